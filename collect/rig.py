@@ -41,6 +41,7 @@ from gaploop.sim.arms import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
 from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.randomise import named
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
@@ -252,7 +253,7 @@ def embedded_rig(
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
         close=cell.close,
-        drawn=lambda seed: {**cell.draw(seed), **_photo_drawn(cell.photo(seed))},
+        drawn=lambda seed: named(randomise, cell.draw(seed)) | _photo_drawn(cell.photo(seed)),
         conditions=_told(conditions or {}),
         calibration="nominal",
         sensors=made,

@@ -186,6 +186,10 @@ def _check_name(name: str, where: str, *dots: int) -> None:
 # -- ranges to draw from ---------------------------------------------------------------------
 
 RANGES: Final = "gaploop.randomisation.v1"
+EVERY: Final = ("episode", "frame")
+FOLDERS: Final = ("textures", "backgrounds", "meshes")
+SETTINGS: Final = ("every", *FOLDERS, "held_out")
+"""What a randomisation has beside its ranges and its strength."""
 DISTRIBUTIONS: Final = ("uniform", "log_uniform", "normal", "integer")
 """normal: low and high are its 5th and 95th percentile; nothing is drawn twice as far out."""
 
@@ -227,11 +231,17 @@ class Randomisation:
         name: what it is called in a take's conditions, such as "all" or the file's name.
         ranges: each is drawn by its own name, so that a further one moves no other.
         strength: 1 draws from the ranges as they are, 0.5 from half of them about the centre.
+        every: "episode", or "frame": what cameras see is drawn anew for every picture.
+        folders: textures, backgrounds, meshes: where they come from instead of the library.
+        held_out: looks are of the categories that are held out of training, instead of the others.
     """
 
     name: str
     ranges: tuple[Range, ...]
     strength: float = 1.0
+    every: str = "episode"
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength <= 2.0:
@@ -247,9 +257,14 @@ def as_yaml(randomisation: Randomisation) -> str:
             rows[r.name]["distribution"] = r.distribution
         if r.centre is not None:
             rows[r.name]["centre"] = _short(r.centre)
-    head = {"schema": RANGES}
+    head: dict[str, Any] = {"schema": RANGES}
     if randomisation.strength != 1.0:
-        head["strength"] = randomisation.strength  # type: ignore[assignment]
+        head["strength"] = randomisation.strength
+    if randomisation.every != EVERY[0]:
+        head["every"] = randomisation.every
+    head |= {kind: str(folder) for kind, folder in randomisation.folders.items()}
+    if randomisation.held_out:
+        head["held_out"] = True
     lines = [yaml.safe_dump(head, sort_keys=False), "ranges:\n"]
     lines += [
         f"  {name}: {yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)}"
@@ -274,7 +289,7 @@ def load_randomisation(path: Path) -> Randomisation:
             f"{where} is no {RANGES}. Print one to start from: gaploop record "
             "--robot.randomise=help"
         )
-    check_keys(value, ("schema", "strength", "ranges"), where, ("ranges",))
+    check_keys(value, ("schema", "strength", "ranges", *SETTINGS), where, ("ranges",))
     rows = mapping(value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high")
     ranges = []
     for name, row in rows.items():
@@ -293,7 +308,28 @@ def load_randomisation(path: Path) -> Randomisation:
             number(centre, f"{place}: centre", low, high)
         ranges.append(found)
     strength = number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
-    return Randomisation(path.stem, tuple(ranges), strength)
+    settings = {str(key): value[key] for key in SETTINGS if key in value}
+    return Randomisation(path.stem, tuple(ranges), strength, **read_settings(settings, where))
+
+
+def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check what is set beside the ranges, as fields of `Randomisation`.
+
+    Raises:
+        UnusableInputError: an unknown setting, or a value that it can't have.
+    """
+    check_keys(given, SETTINGS, where)
+    found = dict[str, Any](folders={})
+    for key, value in given.items():
+        if key in FOLDERS:
+            found["folders"][key] = folder = Path(str(value))
+            if not value or not folder.is_dir():
+                raise UnusableInputError(f"{where}: {key}={folder} is no folder. Name one.")
+        elif key == "every":
+            found[key] = one_of(EVERY, "every")(value, where)
+        else:
+            found[key] = one_of(("true", "false"), key)(str(value).lower(), where) == "true"
+    return found
 
 
 def around_twin(twin: Twin, strength: float = 1.0) -> Randomisation:

@@ -87,8 +87,8 @@ class TrainingCell:
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
     randomise: str = ""
-    """Draw every episode's cell anew: visual, dynamics, all, twin (what the twin leaves open), or a
-    file of ranges; help prints a file to edit."""
+    """Draw every episode's cell anew: visual, dynamics, all, looks, twin (what the twin leaves
+    open), or a file of ranges; help prints a file to edit."""
 
     def cell(self) -> dict[str, Any]:
         """Return it as arguments of what makes a cell, such as `CellSpec`."""

@@ -152,7 +152,7 @@ class GymEvaluateConfig(RolloutsOptions):
     twin: Path | None = None
     """A file of measured parameters, as of gaploop identify: the environment is made so."""
     randomise: str = ""
-    """What each attempt's scene is drawn from: visual, dynamics, all, …, or a file of ranges; a
+    """What each attempt's scene is drawn from: visual, dynamics, all, looks, or a file of ranges; a
     preset is relative to the scene, and what the environment can't have is left out."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, as of --env.conditions of the embedded cell: '{"backdrop": "photos"}'."""

@@ -206,9 +206,10 @@ class StationCell:
     """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
     randomise: str = ""
     """Draw every episode's cell anew: BG (background), LT (light), TD (texture, distractors), CP
-    (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
-    twin: what the twin leaves open. all:0.5 draws from half of the ranges. help prints a file to
-    edit."""
+    (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; looks (lamps with
+    shadows, textures, colours, distractors), CD (contact, drives); a file of ranges; twin: what the
+    twin leaves open. all:0.5 draws from half of the ranges; settings follow, as in
+    looks,every=frame,textures=DIR (docs/train/looks.md). help prints a file to edit."""
     gaps_module: str = ""
     """A Python module with gap mechanisms of your own: my_lab.gaps (docs/diagnose/gaps.md)."""
 
@@ -217,9 +218,9 @@ def show_file(device: Any) -> bool:
     """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
     if getattr(device, "randomise", "") == "help":
         from gaploop.core.twin import as_yaml
-        from gaploop.sim.randomise import preset
+        from gaploop.sim.randomise import EVERYTHING, preset
 
-        print(as_yaml(preset("all")), end="")
+        print(as_yaml(preset(EVERYTHING)), end="")
         return True
     if str(getattr(device, "topics", "")) == "help":
         from gaploop.teleop.lerobot_ros2.config import EXAMPLE

@@ -6,7 +6,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -110,13 +110,22 @@ class LayeredCamera:
         self.drawing.add(self)
         self.forget()
 
-    def forget(self, photo: Path | None = None) -> None:
-        """Draw everything anew, before a photo if one is given: the model may have changed."""
+    def forget(self, photo: Path | None = None, *, textures: bool = False) -> None:
+        """Draw everything anew, before a photo if one is given: the model may have changed.
+
+        Textures are those of the first picture unless they are looked at again, too.
+        """
+        if textures:
+            self._gl.make_current()
+            for texture in painted(self._model):
+                mujoco.mjr_uploadTexture(self._model, self._context, texture)
         self._still: Layer | None = None
         self._photo = photo
         self._backdrop: Backdrop | None = None
         model = self._model  # what is seen through something is drawn with it
         self._whole = bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
+        if model.vis.quality.shadowsize:  # what moves throws shadows on what stands still
+            self._whole |= bool((model.light_castshadow & model.light_active).any())
 
     def draw(self, data: mujoco.MjData) -> NDArray[np.uint8]:
         """Return the picture of `data`, whose kinematics are known, shape (height, width, 3)."""
@@ -182,6 +191,12 @@ def _upright(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(picture[::-1])
 
 
+def painted(model: mujoco.MjModel) -> list[int]:
+    """Return the textures that randomisation changes."""
+    names = [model.texture(t).name for t in range(model.ntex)]
+    return [t for t, n in enumerate(names) if n == "table" or n.startswith("gaploop_")]
+
+
 def set_offscreen(model: mujoco.MjModel, width: int, height: int) -> None:
     """Make the buffer that is drawn into as large as the picture: it is resolved as a whole."""
     model.vis.quality.offsamples = MULTISAMPLES
@@ -229,15 +244,20 @@ class OverheadCamera:
         self._delay_s = delay_s
 
     def reset(
-        self, noise_seed: Sequence[int], data: mujoco.MjData, photo: Path | None = None
+        self,
+        noise_seed: Sequence[int],
+        data: mujoco.MjData,
+        photo: Path | None = None,
+        looks: Callable[[mujoco.MjModel, int], Path | None] | None = None,
     ) -> None:
         """Start a take with a capture of `data`.
 
         Args:
             noise_seed: of the pictures' noise.
             photo: what is behind the scene instead of bench and room.
+            looks: gives the model the looks of a picture by its number; returns its photo.
         """
-        self._photo = photo
+        self._photo, self._looks = photo, looks
         self._noise_seed = list(noise_seed)
         self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
@@ -265,6 +285,10 @@ class OverheadCamera:
         self._deliver(now_s)
         snapshot = self._snapshot
         if self._frame is None or self._frame[0] != snapshot.index:
+            if self._looks is not None:
+                self._photo = self._looks(self._model, snapshot.index)
+                for drawer in self._drawers.values():
+                    drawer.forget(self._photo, textures=True)
             picture = self._drawn(self._names[0], (self._size_px,) * 2, snapshot)
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])

@@ -26,12 +26,13 @@ from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
-from gaploop.sim.gaps.mechanism import FORCE_CHANNELS, Values
+from gaploop.sim.gaps.mechanism import FORCE_CHANNELS, Appliers, Values
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.predicates import SceneState, held, parse
-from gaploop.sim.randomise import draw, over
+from gaploop.sim.randomise import FrameLooks, background, draw, over
 from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tasks import INSTRUCTIONS, TASKS
+from gaploop.sim.textures import Library
 from gaploop.sim.world import set_up
 
 # What bus servos would report.
@@ -117,17 +118,28 @@ class SimCell:
         self._known = dict(parameters or {})
         self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
         self._steps, self._session_s = 0, 0.0
-        self._build()
+        self._looks: FrameLooks | None = None
+        self._build(0)
         self.reset(0)
 
-    def _build(self) -> None:
-        """Compile the cell as it is now known to be."""
+    def _build(self, seed: int) -> None:
+        """Compile the cell as it is now known to be, for a take."""
         thing = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
-        on = scene.cell_appliers(options, self._gap_seed)
+        library = Library(self._randomise)
+
+        def appliers() -> Appliers:
+            made = scene.cell_appliers(options, self._gap_seed)
+            made.model.library = library
+            return made
+
+        on = appliers()
         alike = ("lighting", "distractors", "camera_pose", "table_height", "human")
         set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))
+        if self._randomise is not None and self._randomise.every == "frame":
+            self._looks = FrameLooks(self._randomise, appliers(), [self._gap_seed, seed])
+            on.model.edits += self._looks.edits()
         self._commands, self._sensors = on.commands, on.sensors
         self.model: mujoco.MjModel = on.model.compile()
         self._thing = on.model.options.thing
@@ -191,8 +203,9 @@ class SimCell:
 
     def photo(self, seed: int) -> Path | None:
         """Return the photo behind a take, or None."""
-        source = self.conditions.backdrop
-        return photo_of(Path(source), seed) if source else None
+        if self.conditions.backdrop:
+            return photo_of(Path(self.conditions.backdrop), seed)
+        return background(self._randomise, [self._gap_seed, seed])
 
     def reset(self, seed: int) -> None:
         """Start a take; equal seeds give equal scenes, whatever gaps are injected.
@@ -203,7 +216,7 @@ class SimCell:
         if self._randomise is not None:
             self.drawn = self.draw(seed)
             self._camera.close()
-            self._build()
+            self._build(seed)
         rng = np.random.default_rng([seed, 11])
         mujoco.mj_resetData(self.model, self.data)
         self._table_z = float(self.model.body("table").pos[2])
@@ -250,7 +263,8 @@ class SimCell:
     def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
         self.begin()
-        self._camera.reset(self._camera_seed, self.data, self._photo)
+        looks = self._looks.set if self._looks else None
+        self._camera.reset(self._camera_seed, self.data, self._photo, looks)
 
     def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
         """Lay object and target elsewhere, right after `reset`: [m] in the base frame, [rad]."""

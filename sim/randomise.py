@@ -8,19 +8,31 @@ arXiv:1710.06537), in the units of the mechanisms that gaps and twins act throug
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.twin import Randomisation, Range, around_twin, load_randomisation, load_twin
-from gaploop.sim.gaps import Parameter, add_mechanisms, all_mechanisms
-from gaploop.sim.gaps.mechanism import Values, stream
+from gaploop.core.twin import (
+    Randomisation,
+    Range,
+    around_twin,
+    load_randomisation,
+    load_twin,
+    read_settings,
+)
+from gaploop.sim.gaps import Parameter, add_mechanisms, all_mechanisms, put_into
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, SpecEdit, Values, stream
+from gaploop.sim.gaps.randomised import PER_FRAME
+from gaploop.sim.textures import LOOKS, Library, files_of
 
 _DEG: Final = math.pi / 180.0
+_SETTING: Final = re.compile(r",(?=\w+=)")
 _PERCENTILE_95: Final = 1.6449  # standard deviations
 
 BACKGROUND: Final = (
@@ -74,6 +86,44 @@ NOISE: Final = (
     Range("sensor_noise.force_drift.drift_n", 0.0, 1.0, "N"),
     Range("sensor_noise.force_drift.noise_n", 0.0, 0.2, "N"),
 )
+SHADOWS: Final = (
+    Range("visual_domain.placed_lamps.count", 0.0, 4.0, "1", "integer"),
+    Range("visual_domain.placed_lamps.layout", 0.0, 1e6, "1", "integer"),
+    Range("visual_domain.placed_lamps.intensity_factor", 0.5, 1.25, "1", "log_uniform"),
+    Range("visual_domain.placed_lamps.ambient_fraction", 0.1, 0.6, "1"),
+    Range("visual_domain.placed_lamps.temperature_k", 3000.0, 9000.0, "K", "log_uniform"),
+    Range("visual_domain.placed_lamps.temperature_spread", 0.0, 0.2, "1"),
+    Range("visual_domain.placed_lamps.elevation_rad", 0.5, 1.3, "rad"),
+    Range("visual_domain.placed_lamps.distance_m", 0.8, 2.5, "m", "log_uniform"),
+    Range("visual_domain.placed_lamps.shadows", 0.0, 1.0, "1", centre=0.5),
+    Range("visual_domain.placed_lamps.radius_m", 0.0, 0.08, "m"),
+)
+SURFACES: Final = tuple(
+    Range(f"visual_domain.surfaces.{role}", 0.0, LOOKS, "1", "integer")
+    for role in ("table", "room")
+)
+COLOURS: Final = tuple(
+    r
+    for role in ("object", "target")
+    for r in (
+        Range(f"visual_domain.colours.{role}_hue_deg", -180.0, 180.0, "deg"),
+        Range(f"visual_domain.colours.{role}_saturation_factor", 0.5, 1.2, "1"),
+        Range(f"visual_domain.colours.{role}_value_factor", 0.5, 1.1, "1"),
+        Range(f"visual_domain.surfaces.{role}", 0.0, LOOKS, "1", "integer"),
+    )
+)
+DISTRACTORS: Final = (
+    Range("environmental_complexity.distractors.count", 0.0, 5.0, "1", "integer"),
+    Range("environmental_complexity.distractors.pick", 0.0, 1e6, "1", "integer"),
+    Range("environmental_complexity.distractors.size_m", 0.02, 0.05, "m"),
+)
+CONTACT: Final = (
+    Range("actuator_response.gripper_drive.stiffness_factor", 0.3, 2.0, "1", "log_uniform"),
+    Range("actuator_response.action_noise.noise_rad", 0.0, 0.5 * _DEG, "rad"),
+    Range("object_property.centre_of_mass.com_x_fraction", -0.5, 0.5, "1"),
+    Range("object_property.centre_of_mass.com_y_fraction", -0.5, 0.5, "1"),
+    Range("contact_dynamics.restitution.damping_factor", 0.2, 1.0, "1", "log_uniform"),
+)
 PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
     "BG": BACKGROUND,
     "LT": LIGHT,
@@ -83,8 +133,17 @@ PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
     "visual": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, NOISE[0]),
     "dynamics": (*OBJECT, *DYNAMICS, *NOISE[1:]),
     "all": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, *TABLE, *OBJECT, *DYNAMICS, *NOISE),
+    # Beyond what `all` has drawn ever since figures were measured with it.
+    "LS": SHADOWS,
+    "TX": SURFACES,
+    "OC": COLOURS,
+    "DM": DISTRACTORS,
+    "CD": CONTACT,
+    "looks": (*SHADOWS, *SURFACES, *COLOURS, *DISTRACTORS, *CAMERA),
 }
-"""Background, light, texture and distractors, camera pose, table height; and unions of them."""
+"""Background, light, texture and distractors, camera pose, table height; and unions of them. Lamps
+with shadows, textures, objects' colours, distractors of meshes, contact and drives; and a union."""
+EVERYTHING: Final = "all+looks+CD"
 
 
 def preset(name: str, strength: float = 1.0) -> Randomisation:
@@ -104,13 +163,15 @@ def check(randomisation: Randomisation) -> None:
         UnusableInputError: no such mechanism or parameter, another unit, or ends that the
             parameter can't have.
     """
+    known = all_mechanisms()
     for r in randomisation.ranges:
-        _parameter(r)
+        _parameter(r, known)
+    for kind, folder in randomisation.folders.items():
+        files_of(kind, folder, randomisation.held_out)
 
 
-def _parameter(r: Range) -> Parameter:
+def _parameter(r: Range, mechanisms: Mapping[str, Mechanism]) -> Parameter:
     where = f"randomisation {r.name}"
-    mechanisms = all_mechanisms()
     if r.mechanism not in mechanisms:
         raise unknown_choice("mechanism", r.mechanism, mechanisms, where)
     found = mechanisms[r.mechanism].parameter(r.key)
@@ -125,16 +186,23 @@ def _parameter(r: Range) -> Parameter:
     return found
 
 
-def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[str, float]]:
+def draw(
+    randomisation: Randomisation, seed: Sequence[int], frame: int | None = None
+) -> dict[str, dict[str, float]]:
     """Return what the cell of a take is drawn as by [seed, take], for `SimCell(parameters=…)`.
+
+    With a frame, what its picture is drawn as where pictures are: of that, a take has nothing.
 
     Raises:
         UnusableInputError: as `check`.
     """
     found: dict[str, dict[str, float]] = {}
-    strength = randomisation.strength
+    strength, each, known = randomisation.strength, per_frame(randomisation), all_mechanisms()
+    seed = seed if frame is None else [*seed, frame]
     for r in randomisation.ranges:
-        parameter, rng = _parameter(r), stream(seed, r.name, "range")
+        if (r.mechanism in each) == (frame is None):
+            continue
+        parameter, rng = _parameter(r, known), stream(seed, r.name, "range")
         # Nominal, or where the range leaves that out (a usual count, no limit), its nearest end:
         # `strength` draws the range together to it.
         centre = float(np.clip(parameter.nominal if r.centre is None else r.centre, r.low, r.high))
@@ -155,6 +223,92 @@ def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[st
     return found
 
 
+def per_frame(randomisation: Randomisation) -> list[str]:
+    """Return the mechanisms that are drawn anew for every picture, by "dimension.mechanism"."""
+    if randomisation.every != "frame":
+        return []
+    return [m for m in dict.fromkeys(r.mechanism for r in randomisation.ranges) if m in PER_FRAME]
+
+
+def named(randomisation: Randomisation | None, drawn: Mapping[str, Values]) -> dict[str, Any]:
+    """Return what a take keeps of its draw: its values, the files they stand for, what changes."""
+    told: dict[str, Any] = dict(drawn)
+    if randomisation is None:
+        return told
+    each = per_frame(randomisation)
+    if randomisation.every == "frame" and "backgrounds" in randomisation.folders:
+        each.append("backdrop")
+    if each:
+        told["every_frame"] = dict.fromkeys(each, "drawn")
+    if "textures" in randomisation.folders and (values := drawn.get("visual_domain.surfaces")):
+        library = Library(randomisation)
+        told["textures"] = {k: library.name("textures", int(v)) for k, v in values.items() if v}
+    return told
+
+
+_LOOKS: Final = (
+    "light_active", "light_ambient", "light_castshadow", "light_cutoff", "light_diffuse",
+    "light_dir", "light_exponent", "light_pos", "light_specular",
+    "cam_fovy", "cam_pos", "cam_quat", "geom_matid", "geom_rgba", "mat_rgba", "tex_data",
+)  # fmt: skip
+"""Arrays of a model that only cameras see."""
+
+
+def background(
+    randomisation: Randomisation | None, seed: Sequence[int], frame: int = 0
+) -> Path | None:
+    """Return the photo behind a take, or one of its pictures; None where none is drawn."""
+    if randomisation is None or "backgrounds" not in randomisation.folders:
+        return None
+    each = [frame] if randomisation.every == "frame" else []
+    number = int(stream([*seed, *each], "backgrounds").integers(2**31))
+    return Library(randomisation).background(number)
+
+
+class FrameLooks:
+    """Draws what cameras see of a compiled model anew for every picture of an episode.
+
+    Args:
+        on: appliers of the scene, with nothing put in.
+        seed: of the episode.
+        relative: values are in proportion to the scene, like a severity's.
+    """
+
+    def __init__(
+        self, randomisation: Randomisation, on: Appliers, seed: Sequence[int],
+        *, relative: bool = False,
+    ) -> None:  # fmt: skip
+        self._ranges, self._on, self._seed = randomisation, on, seed
+        self._relative = relative
+        self._model: mujoco.MjModel | None = None
+
+    def edits(self) -> Sequence[SpecEdit]:
+        """Return what has to be compiled into the model, whatever the picture."""
+        for key, values in draw(self._ranges, self._seed, 0).items():
+            mechanism = all_mechanisms()[key]
+            mechanism.apply(mechanism.complete(values), self._on)
+        return self._on.model.edits
+
+    def set(self, model: mujoco.MjModel, frame: int) -> Path | None:
+        """Give a model the looks of a picture, not of the one before; return the photo behind."""
+        head = model.vis.headlight
+        if model is not self._model:
+            self._model = model
+            self._kept = [(a := getattr(model, name), a.copy()) for name in _LOOKS]
+            self._kept += [
+                (a := getattr(head, n), a.copy()) for n in ("ambient", "diffuse", "specular")
+            ]
+        for array, before in self._kept:
+            array[:] = before
+        on, drawn = self._on, draw(self._ranges, self._seed, frame)
+        on.model.begin_anew()
+        if self._relative:
+            drawn = {key: all_mechanisms()[key].relative(v, on) for key, v in drawn.items()}
+        put_into(on, (), drawn)
+        on.model.put_on(model)
+        return background(self._ranges, self._seed, frame)
+
+
 def with_strength(randomise: str) -> tuple[str, float]:
     """Return which ranges, and how strong: all:0.5 draws from half of them."""
     name, _, strength = randomise.rpartition(":")
@@ -172,7 +326,8 @@ def known_and_drawn(
     Args:
         twin: a `station_twin.yaml`. What it has measured isn't drawn, unless `randomise` says so.
         randomise: "" for nothing, a preset or several joined by +, a file of ranges, or twin: what
-            the twin leaves open. A strength may follow, as in all:0.5, on top of a file's own.
+            the twin leaves open. A strength may follow, as in all:0.5, on top of a file's own, and
+            settings, as in looks,every=frame,textures=DIR, over a file's own.
         arm: the cell's arm, named by `option`, which has to be the twin's; any if "".
 
     Raises:
@@ -188,6 +343,8 @@ def known_and_drawn(
     known = station.values() if station is not None else {}
     if not randomise:
         return known, None
+    randomise, *said = _SETTING.split(randomise)
+    settings = read_settings(dict(s.split("=", 1) for s in said), "randomise")
     randomise, strength = with_strength(randomise)
     if randomise == "twin":
         if station is None:
@@ -201,6 +358,8 @@ def known_and_drawn(
         ranges = without(replace(found, strength=found.strength * strength), known)
     else:
         ranges = without(preset(randomise, strength), known)
+    folders = {**ranges.folders, **settings.pop("folders")}
+    ranges = replace(ranges, folders=folders, **settings)
     check(ranges)
     return known, ranges
 
@@ -217,7 +376,7 @@ class CellOptions:
             grid_cell, human.
         image_size: width and height of the overhead camera's pictures [px].
         twin: station_twin.yaml: the cell is as that station was measured.
-        randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
+        randomise: what every scene's cell is drawn from, such as all or looks,every=frame.
         gaps_module: a Python module with gap mechanisms of your own.
     """
 

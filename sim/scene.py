@@ -166,6 +166,18 @@ class CellModel(ModelApplier):
                 mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
             )  # fmt: skip
 
+    def add_mesh(self, number: int, size_m: float, rgba: Rgba) -> None:
+        """Add a loose thing of the library, its longest side `size_m`."""
+        name = f"{DISTRACTOR_PREFIX}{self._boxes}"
+        self._boxes += 1
+        mesh = self.library.mesh(number)
+
+        @self.edit
+        def edit(spec: mujoco.MjSpec) -> None:
+            body = spec.worldbody.add_body(name=name, pos=[0.3, 0.3, size_m * mesh.half[2]])
+            body.add_freejoint(name=name)
+            mesh.add_to(spec, body, size_m, rgba=rgba, condim=4, density=600.0)
+
     def change_object(self, **values: Any) -> None:
         """Change fields of the carried object, an `ObjectKind`, before it is compiled."""
         self.options = replace(self.options, thing=replace(self.options.thing, **values))
@@ -230,6 +242,18 @@ class CellModel(ModelApplier):
     def table_of(self, model: mujoco.MjModel) -> Any:
         """Return the table's top, as `mujoco` names a geom."""
         return model.geom("table")
+
+    def surface(self, model: mujoco.MjModel, role: str) -> list[int]:
+        """Return the geoms of the table, the object or the target."""
+        return [] if role == "room" else [model.geom(role).id]
+
+    def middle_m(self) -> NDArray[np.float64]:
+        """Return the middle of where objects start [m], shape (3,)."""
+        return np.array([*self.arm.spawn_centre_m, 0.0])
+
+    def grippers(self, model: mujoco.MjModel) -> list[int]:
+        """Return the servos that close the jaws."""
+        return [model.actuator(name).id for name in self.bodies("gripper")]
 
     def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
         """Return the servos but the gripper's, which keeps its strength, as of `ModelApplier`."""
@@ -356,7 +380,7 @@ def place_things(
                 break
             xy = spawn_point(distractor_rng, centre_m=centre)
         taken.append(xy)
-        pose = np.array([*xy, table_z_m + float(model.geom(name).size[2])])
+        pose = np.array([*xy, table_z_m + float(model.body(name).pos[2])])
         set_free_body(model, data, name, pose, float(distractor_rng.uniform(-np.pi, np.pi)))
 
 

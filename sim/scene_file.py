@@ -296,7 +296,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             tools=[model.site(scene.tool).id] if scene.tool in sites else (),
         )
         self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None
-        self._drawers = dict[str, LayeredCamera]()
+        self.drawers = dict[str, LayeredCamera]()
         self.draws = True
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
@@ -332,7 +332,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         mujoco.mj_forward(model, data)
         start_m = {model.body(b).name: data.xpos[b].copy() for b in range(model.nbody)}
         self.state = replace(self.state, start_m=start_m)
-        for drawer in self._drawers.values():
+        for drawer in self.drawers.values():
             drawer.forget(self.photo)
         return self._seen(), {"is_success": False}
 
@@ -403,11 +403,11 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Return camera to its picture, RGB, shape (height, width, 3)."""
         found = {}
         for camera in self.scene.cameras:
-            if camera.name not in self._drawers:
+            if camera.name not in self.drawers:
                 drawer = LayeredCamera(self.model, camera.name, *camera.size_px)
                 drawer.forget(self.photo)
-                self._drawers[camera.name] = drawer
-            found[camera.name] = self._drawers[camera.name].draw(self.data)
+                self.drawers[camera.name] = drawer
+            found[camera.name] = self.drawers[camera.name].draw(self.data)
         return found
 
     def render(self) -> Any:
@@ -416,8 +416,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     def close(self) -> None:
         """Free the renderers; safe to call twice."""
-        while self._drawers:
-            self._drawers.popitem()[1].close()
+        while self.drawers:
+            self.drawers.popitem()[1].close()
 
     def _seen(self) -> dict[str, Any]:
         state = (self.angles() / self._units).astype(np.float32)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.sim.camera import LayeredCamera
+from gaploop.sim.camera import LayeredCamera, painted
 from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
@@ -36,7 +36,7 @@ from gaploop.sim.gaps.mechanism import (
     Vector,
 )
 from gaploop.sim.gaps.world_model import NoModel, WorldModel
-from gaploop.sim.randomise import PRESETS, draw, over
+from gaploop.sim.randomise import PRESETS, FrameLooks, background, draw, over, per_frame
 from gaploop.sim.roles import (
     ZERO_KEYS,
     Survey,
@@ -46,6 +46,7 @@ from gaploop.sim.roles import (
     period_of,
     survey,
 )
+from gaploop.sim.textures import Library
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +141,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     _photo: Path | None = None
+    _looks: FrameLooks | None = None
 
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
         """Make an environment and put gaps into it.
@@ -171,6 +173,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._on = on = self._appliers(self._drawn_gaps, self._spec.conditions, given)
         # Another one: this one was looked at, and may draw its next scene from where it stands.
         self.env.close()
+        if self._looks is not None:
+            on.model.edits += self._looks.edits()
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             self.env = self._make()
@@ -195,8 +199,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         assert ranges is not None
         known, nominal = all_mechanisms(), self.as_it_is()
         is_preset = all(part in PRESETS for part in ranges.name.split("+"))
-        self.drawn = {}
-        for key, values in draw(ranges, [self._spec.gap_seed, seed]).items():
+        self.drawn, take = {}, [self._spec.gap_seed, seed]
+        each = per_frame(ranges)
+        for key, values in (draw(ranges, take) | draw(ranges, take, 0)).items():
             if key in self._left_out:
                 continue
             try:
@@ -208,7 +213,30 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
                 self._left_out[key] = str(error.__cause__ or error)
                 logger.info("Not randomised: %s (%s)", key, self._left_out[key])
             else:
-                self.drawn[key] = here
+                if key not in each:
+                    self.drawn[key] = here
+        if ranges.every == "frame":
+            kept = tuple(r for r in ranges.ranges if r.mechanism not in self._left_out)
+            self._looks = FrameLooks(
+                replace(ranges, ranges=kept), self.as_it_is(), take, relative=is_preset
+            )
+
+    def _look_anew(self, frame: int) -> None:
+        """Give the model the looks of the next picture."""
+        if self._looks is None or self.model is None:
+            return
+        photo, inner = self._looks.set(self.model, frame), cast(Any, self.unwrapped)
+        if hasattr(inner, "photo"):
+            inner.photo = photo
+        elif photo is not None:
+            self._photo = photo
+        for drawer in (*self._drawers.values(), *getattr(inner, "drawers", {}).values()):
+            drawer.forget(photo, textures=True)
+        viewer = getattr(getattr(inner, "mujoco_renderer", None), "viewer", None)
+        if viewer is not None:
+            viewer.make_context_current()
+            for texture in painted(self.model):
+                mujoco.mjr_uploadTexture(self.model, viewer.con, texture)
 
     def _change(self, on: WorldModel) -> None:
         """Change the model that the environment holds now."""
@@ -264,6 +292,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             model = WorldModel(known.model, known.data, known.roles, seed, self.period_s)
             if (criterion := getattr(self.unwrapped, "criterion", None)) is not None:
                 model.criterion = criterion
+            model.library = Library(self._spec.randomise)
             timestep_s = float(known.model.opt.timestep)
         sensors = SensorPath(known.zero_keys if known else ZERO_KEYS)
         on = Appliers(model, ImagePath(), CommandPath(timestep_s), sensors)
@@ -292,6 +321,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             self._draw(seed or 0)
             self._put_in()
         self._before(seed or 0)
+        self._look_anew(0)
         edits = self._on.model.edits if self._on else []
         with edited_models(edits) if edits else nullcontext():  # some make it anew
             observation, info = self.env.reset(seed=seed, options=options)
@@ -300,7 +330,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if on is None:
             return observation, info
         take = [self._spec.gap_seed, seed or 0]
-        self._t_s, self._start_s = 0.0, 0.0
+        self._t_s, self._start_s, self._frame = 0.0, 0.0, 0
         self._sent: NDArray[Any] | None = None
         self._late = deque[NDArray[Any]]()
         on.images.reset([*take, 23])
@@ -318,8 +348,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     def photo(self, seed: int) -> Path | None:
         """Return the photo behind an episode, or None."""
-        source = self._spec.conditions.get("backdrop")
-        return photo_of(Path(str(source)), seed) if source else None
+        if source := self._spec.conditions.get("backdrop"):
+            return photo_of(Path(str(source)), seed)
+        return background(self._spec.randomise, [self._spec.gap_seed, seed])
 
     def _before(self, seed: int) -> None:
         """Have the next episode drawn before its photo."""
@@ -392,6 +423,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             observation, reward, terminated, truncated, info = self.env.step(action)
         else:
             servo = len(self._servos) > 0
+            self._frame += 1
+            self._look_anew(self._frame)
             each_step = servo and (on.commands.active or on.sensors.offsets_active)
             arrives = self._arrives(on, np.asarray(action), late=not servo)
             if each_step:
@@ -486,6 +519,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):
         raise UnavailableError("its observation shows no joint angles")
+    if not servos and moves.faults:
+        raise UnavailableError("no position servos drive its arm")
     if moves.heat:
         raise UnavailableError("only the embedded cell's servos warm over a session")
     if on.model.hand:

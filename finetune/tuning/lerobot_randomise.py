@@ -1,10 +1,11 @@
-"""Visual randomisation of training pictures: light, noise, camera, background; drawn per frame.
+"""Visual randomisation of training pictures: light, noise, camera, background.
 
 For policies that look at pictures, against gaps of what cameras see (Tobin et al. 2017,
-arXiv:1703.06907). The draw of a sample depends on the seed, the step and its place in the batch
-alone, so that a resumed run sees the same pictures. LeRobot's own `image_transforms` change
-colours and shift pictures; what is added are backgrounds, a camera that moves as one (a
-homography, the same for all frames of a sample), and a strength that rises over the run.
+arXiv:1703.06907). The draw of a sample depends on the seed and on the step and its place in the
+batch, or on its episode, alone, so that a resumed run sees the same pictures. LeRobot's own
+`image_transforms` change colours and shift pictures; what is added are backgrounds, a camera that
+moves as one (a homography, the same for all frames of a sample), and a strength that rises over the
+run.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ class Randomiser:
         strength = self.strength(step)
         if not strength:
             return batch
-        changed = dict(batch)
+        changed, episodes = dict(batch), batch.get("episode_index")
+        if self._options.every == "frame" or episodes is None:
+            seeds = [(*self._seed, step, place) for place in range(len(next(iter(batch.values()))))]
+        else:
+            seeds = [(*self._seed, int(episode)) for episode in episodes]
         for key in (k for k in batch if k.startswith(PICTURES) and _is_picture(batch[k])):
             changed[key] = torch.stack(
                 [
-                    self._altered(key, sample, strength, (*self._seed, step, place))
-                    for place, sample in enumerate(batch[key])
+                    self._altered(key, sample, strength, seed)
+                    for seed, sample in zip(seeds, batch[key], strict=True)
                 ]
             )
         return changed

@@ -111,6 +111,8 @@ class Randomise:
 
     strength: float = 0.0
     """0 for none to 1 for strong; it rises over the first third of the run."""
+    every: str = "frame"
+    """frame draws every picture anew; episode gives all of an episode the same changes."""
     kinds: tuple[str, ...] = field(default=RANDOMISED, metadata={"option": False})
     """What of a picture: light (and noise), camera (moved), background (replaced)."""
 
@@ -118,6 +120,8 @@ class Randomise:
         for kind in self.kinds:
             if kind not in RANDOMISED:
                 raise unknown_choice("kind of randomisation", kind, RANDOMISED)
+        if self.every not in ("frame", "episode"):
+            raise unknown_choice("--randomise.every", self.every, ("frame", "episode"))
         if not 0 <= self.strength <= 1:
             raise UnusableInputError(f"--randomise.strength={self.strength:g} must be from 0 to 1.")
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.gaps.hand import HandVisits
+from gaploop.sim.textures import Library
 
 type Rng = np.random.Generator
 type Vector = NDArray[np.float64]
@@ -55,7 +56,7 @@ class Parameter:
         unit: such as "m"; "1" for a factor, a fraction or a count.
         nominal: value in the nominal cell; a usual one where it only says how or where.
         relative_to: what a gap's value grows with in another scene than the cell: its "object",
-            "camera" (distance) or "period"; "" for nothing.
+            "camera" (distance), "period" or "scene"; "" for nothing.
     """
 
     name: str
@@ -166,6 +167,7 @@ class ModelApplier:
     Attributes:
         hand: what a person's hand does in every take, or None.
         edits: bodies to add before the model is compiled.
+        library: what the numbers of looks stand for.
         criterion: what counts as success, a `predicates.Criterion`.
     """
 
@@ -176,6 +178,7 @@ class ModelApplier:
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
         self.edits: list[SpecEdit] = []
+        self.library = Library()
         self._gap_seed = gap_seed
         self._changes: list[Callable[[mujoco.MjModel], None]] = []
 
@@ -206,6 +209,10 @@ class ModelApplier:
         """Change the compiled model in place; may decorate what does."""
         self._changes.append(change)
 
+    def begin_anew(self) -> None:
+        """Forget what was asked for, to be asked for other values of what could be set before."""
+        self.edits, self._changes = [], []
+
     def put_on(self, model: mujoco.MjModel) -> None:
         """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
@@ -221,6 +228,20 @@ class ModelApplier:
 
     def goal_joints(self) -> list[str]:
         """Return the joint that each goal of a servo is for, in order; "" of a gripper's."""
+        raise UnavailableError(self.lacks)
+
+    def grippers(self, model: mujoco.MjModel) -> Sequence[int]:
+        """Return the actuators that close the grippers."""
+        del model
+        raise UnavailableError(self.lacks)
+
+    def surface(self, model: mujoco.MjModel, role: str) -> Sequence[int]:
+        """Return the geoms of a table, room, object or target; none where there is no such."""
+        del model, role
+        raise UnavailableError(self.lacks)
+
+    def middle_m(self) -> Vector:
+        """Return about where the object lies [m], shape (3,): what lamps are aimed at."""
         raise UnavailableError(self.lacks)
 
     def cameras(self, model: mujoco.MjModel) -> Sequence[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import colorsys
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,13 +18,15 @@ from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim.conditions import BACKGROUNDS, TableTop, table_texture
+from gaploop.sim.conditions import BACKGROUNDS, Rgba, TableTop, table_texture
 from gaploop.sim.gaps.mechanism import (
     Appliers,
     ImageStage,
     Mechanism,
     Parameter,
+    Rng,
     Shot,
+    UnavailableError,
     Values,
     Vector,
 )
@@ -33,6 +36,15 @@ DAYLIGHT_K = 6500.0
 """Colour temperature of the nominal lamps, to which the camera is balanced [K]."""
 _C2_M_K = 1.4388e-2  # second radiation constant
 _CHANNELS_M = np.array([610e-9, 545e-9, 465e-9])  # peaks of a camera's red, green and blue
+
+
+def _tint(temperature_k: float) -> Vector:
+    """Return a lamp's colour, green 1, shape (3,).
+
+    Wien's approximation of a black body, against the temperature the camera is balanced to.
+    """
+    tint = np.exp(-_C2_M_K / _CHANNELS_M * (1.0 / temperature_k - 1.0 / DAYLIGHT_K))
+    return np.asarray(tint / tint[1])
 
 
 class _Lamps(Mechanism):
@@ -46,9 +58,7 @@ class _Lamps(Mechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        # Wien's approximation of a black body, against the temperature the camera is balanced to.
-        tint = np.exp(-_C2_M_K / _CHANNELS_M * (1.0 / p["temperature_k"] - 1.0 / DAYLIGHT_K))
-        tint /= tint[1]
+        tint = _tint(p["temperature_k"])
 
         @on.model.change
         def light(model: mujoco.MjModel) -> None:
@@ -98,6 +108,201 @@ class _TableTop(Mechanism):
         def paint(model: mujoco.MjModel) -> None:
             start = int(model.tex_adr[model.texture("table").id])
             model.tex_data[start : start + texture.size] = texture.ravel()
+
+
+LAMPS_AT_ONCE: Final = 7
+"""MuJoCo draws eight lights, the headlight (ambient) among them."""
+SHADOW_PX: Final = 512
+_LAMP: Final = "gaploop_lamp"
+
+
+class _PlacedLamps(Mechanism):
+    """Lamps about the scene instead of its own, as bright together; they may throw shadows."""
+
+    dimension, name = G.VISUAL_DOMAIN, "placed_lamps"
+    parameters = (
+        Parameter("count", "1", 0.0, 4.0),
+        Parameter("layout", "1", 0.0, 1e6),  # draws direction, share and colour of each
+        Parameter("intensity_factor", "1", 0.0, 5.0, 1.0),
+        Parameter("ambient_fraction", "1", 0.0, 1.0, 0.3),
+        Parameter("temperature_k", "K", 1500.0, 20000.0, DAYLIGHT_K),
+        Parameter("temperature_spread", "1", 0.0, 1.0),
+        Parameter("elevation_rad", "rad", 0.2, math.pi / 2.0, 0.6),  # of the lowest
+        Parameter("distance_m", "m", 0.2, 50.0, 1.2, relative_to="scene"),
+        Parameter("shadows", "1", 0.0, 1.0),  # from 0.5 on
+        Parameter("radius_m", "m", 0.0, 5.0, relative_to="scene"),  # 0 throws hard shadows
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.edit
+        def hang(spec: mujoco.MjSpec) -> None:
+            spec.visual.quality.shadowsize = spec.visual.quality.shadowsize or SHADOW_PX
+            for k in range(LAMPS_AT_ONCE):
+                spec.worldbody.add_light(name=f"{_LAMP}{k}", active=False)
+
+        count = int(p["count"])
+        if not count:
+            return
+        rng = np.random.default_rng(int(p["layout"]))
+        shares = rng.dirichlet([3.0] * count)
+        azimuths_rad = rng.uniform(-math.pi, math.pi, count)
+        elevations_rad = rng.uniform(p["elevation_rad"], math.pi / 2.0, count)
+        temperatures_k = p["temperature_k"] * np.exp(
+            p["temperature_spread"] * rng.normal(size=count)
+        )
+        # A lamp that is wide is several close together: each throws a shadow of its own.
+        points = min(4, LAMPS_AT_ONCE // count) if p["radius_m"] and p["shadows"] >= 0.5 else 1
+        centre_m = on.model.middle_m()
+
+        @on.model.change
+        def light(model: mujoco.MjModel) -> None:
+            lamps = [k for k in range(model.nlight) if model.light(k).name.startswith(_LAMP)]
+            own = [k for k in range(model.nlight) if k not in lamps and model.light_active[k]]
+            head = model.vis.headlight
+            total = float(head.diffuse.mean() + model.light_diffuse[own].mean(axis=1).sum())
+            model.light_active[own] = 0
+            head.diffuse[:] = head.specular[:] = 0.0
+            head.ambient[:] += p["ambient_fraction"] * total
+            head.ambient[:] *= p["intensity_factor"]
+            total *= p["intensity_factor"] * (1.0 - p["ambient_fraction"])
+            for k, lamp in enumerate(lamps[: count * points]):
+                azimuth, level = azimuths_rad[k % count], elevations_rad[k % count]
+                away = np.array(
+                    [
+                        np.cos(level) * np.cos(azimuth),
+                        np.cos(level) * np.sin(azimuth),
+                        np.sin(level),
+                    ]
+                )
+                aside = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+                turn = 2.0 * math.pi * (k // count) / points
+                edge = np.cos(turn) * aside + np.sin(turn) * np.cross(away, aside)
+                spot_m = p["distance_m"] * away + (p["radius_m"] * edge if points > 1 else 0.0)
+                model.light_pos[lamp] = centre_m + spot_m
+                model.light_dir[lamp] = -spot_m / np.linalg.norm(spot_m)
+                tint = _tint(float(np.clip(temperatures_k[k % count], 1500.0, 20000.0)))
+                # As bright on the table as from above, unless it is very low.
+                level_factor = max(math.sin(level), 0.4)
+                share = shares[k % count] / points / level_factor
+                model.light_diffuse[lamp] = total * share * tint / tint.mean()
+                model.light_specular[lamp] = model.light_ambient[lamp] = 0.0
+                model.light_cutoff[lamp], model.light_exponent[lamp] = 60.0, 0.0
+                model.light_castshadow[lamp] = p["shadows"] >= 0.5
+                model.light_active[lamp] = 1
+
+
+SURFACES: Final = ("table", "room", "object", "target")
+_TEXTURE_PX: Final = {"table": 256, "room": 256, "object": 64, "target": 64}
+_UNTOUCHED: Final = (0.5, 0.5, 0.5, 1.0)
+"""A geom's colour by which MuJoCo takes that of its material."""
+
+
+def _colour_of(model: mujoco.MjModel, geom: int) -> Vector:
+    own, material = model.geom_rgba[geom], int(model.geom_matid[geom])
+    is_own = material < 0 or not np.allclose(own, _UNTOUCHED)
+    return np.array(own if is_own else model.mat_rgba[material], dtype=float)
+
+
+class _Colours(Mechanism):
+    dimension, name = G.VISUAL_DOMAIN, "colours"
+    parameters = tuple(
+        Parameter(f"{role}_{key}", unit, low, high, nominal)
+        for role in SURFACES[2:]
+        for key, unit, low, high, nominal in (
+            ("hue_deg", "deg", -180.0, 180.0, 0.0),
+            ("saturation_factor", "1", 0.0, 3.0, 1.0),
+            ("value_factor", "1", 0.0, 2.0, 1.0),
+        )
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def turned(rgba: Vector, role: str) -> Rgba:
+            hue, saturation, value = colorsys.rgb_to_hsv(*rgba[:3])
+            red, green, blue = colorsys.hsv_to_rgb(
+                (hue + p[f"{role}_hue_deg"] / 360.0) % 1.0,
+                min(saturation * p[f"{role}_saturation_factor"], 1.0),
+                min(value * p[f"{role}_value_factor"], 1.0),
+            )
+            return red, green, blue, float(rgba[3])
+
+        @on.model.change
+        def paint(model: mujoco.MjModel) -> None:
+            for role in SURFACES[2:]:
+                for geom in on.model.surface(model, role):
+                    model.geom_rgba[geom] = turned(_colour_of(model, geom), role)
+
+
+class _Surfaces(Mechanism):
+    """Textures of a library by their numbers; 0 leaves a surface as it is."""
+
+    dimension, name = G.VISUAL_DOMAIN, "surfaces"
+    parameters = tuple(Parameter(role, "1", 0.0, 1e6) for role in SURFACES)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        library = on.model.library
+
+        @on.model.edit
+        def prepare(spec: mujoco.MjSpec) -> None:
+            for role, size in _TEXTURE_PX.items():
+                name, is_flat = f"gaploop_{role}", role in SURFACES[:2]
+                kind = (
+                    mujoco.mjtTexture.mjTEXTURE_2D if is_flat else mujoco.mjtTexture.mjTEXTURE_CUBE
+                )
+                spec.add_texture(
+                    name=name, type=kind, builtin=mujoco.mjtBuiltin.mjBUILTIN_FLAT,
+                    width=size, height=size if is_flat else 6 * size, nchannel=3,
+                )  # fmt: skip
+                material = spec.add_material(name=name, specular=0.05, shininess=0.1)
+                layers = [""] * mujoco.mjtTextureRole.mjNTEXROLE.value
+                layers[mujoco.mjtTextureRole.mjTEXROLE_RGB.value] = name
+                material.textures = layers
+
+        @on.model.change
+        def cover(model: mujoco.MjModel) -> None:
+            kinds = mujoco.mjtObj.mjOBJ_TEXTURE, mujoco.mjtObj.mjOBJ_MATERIAL
+            asked = [role for role in SURFACES if p[role]]
+            known = dict[str, Sequence[int]]()
+            for role in asked:
+                try:
+                    known[role] = on.model.surface(model, role)
+                except UnavailableError:
+                    if role == asked[-1] and not any(known.values()):
+                        raise
+            for role, geoms in known.items():
+                size = _TEXTURE_PX[role]
+                texture, material = (mujoco.mj_name2id(model, k, f"gaploop_{role}") for k in kinds)
+                if not geoms or texture < 0:
+                    continue
+                picture = library.texture(int(p[role]), size)
+                start = int(model.tex_adr[texture])
+                if role in SURFACES[2:] and "textures" not in library.folders:
+                    # A pattern in the thing's own colour: hues are `colours`' affair.
+                    grey = picture.mean(axis=-1, keepdims=True)
+                    picture = np.repeat(255.0 - 0.6 * (grey.max() - grey), 3, axis=-1).astype(
+                        np.uint8
+                    )
+                    model.mat_rgba[material] = _colour_of(model, geoms[0])
+                pixels = np.tile(picture.reshape(-1), 1 if role in SURFACES[:2] else 6)
+                model.tex_data[start : start + pixels.size] = pixels
+                model.geom_matid[geoms] = material
+                model.geom_rgba[geoms] = _UNTOUCHED
+
+
+class _Distractors(Mechanism):
+    """Things of a library of meshes beside the object."""
+
+    dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "distractors"
+    parameters = (
+        Parameter("count", "1", 0.0, 8.0),
+        Parameter("pick", "1", 0.0, 1e6),
+        Parameter("size_m", "m", 0.005, 0.2, 0.04),  # of the longest side
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        rng = np.random.default_rng(int(p["pick"]))
+        for number in rng.integers(0, 1_000_000, int(p["count"])):
+            rgb = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0.0, 0.9), rng.uniform(0.15, 0.95))
+            on.model.add_mesh(int(number), p["size_m"] * rng.uniform(0.7, 1.1), (*rgb, 1.0))
 
 
 class _FrameJitter(Mechanism):
@@ -166,9 +371,80 @@ class _JointDynamics(Mechanism):
             model.dof_armature[dof] *= p["armature_factor"]
 
 
+class _GripperDrive(Mechanism):
+    """How stiffly the jaws are held: below 1 they give way."""
+
+    dimension, name = G.ACTUATOR_RESPONSE, "gripper_drive"
+    parameters = (Parameter("stiffness_factor", "1", 0.01, 10.0, 1.0),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
+        def change(model: mujoco.MjModel) -> None:
+            servos = on.model.grippers(model)
+            model.actuator_gainprm[servos, 0] *= p["stiffness_factor"]
+            model.actuator_biasprm[servos, 1] *= p["stiffness_factor"]
+
+
+class _GoalNoise:
+    def __init__(self, noise_rad: float) -> None:
+        self._noise_rad = noise_rad
+
+    def reset(self, rng: Rng) -> None:
+        self._rng = rng
+
+    def pass_on(self, _t_s: float, goal_rad: Vector, _before_rad: Vector) -> None:
+        goal_rad += self._rng.normal(0.0, self._noise_rad, goal_rad.shape)
+
+
+class _ActionNoise(Mechanism):
+    dimension, name = G.ACTUATOR_RESPONSE, "action_noise"
+    parameters = (Parameter("noise_rad", "rad", 0.0, 0.2),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.faults[self.key] = _GoalNoise(p["noise_rad"])
+
+
+class _CentreOfMass(Mechanism):
+    dimension, name = G.OBJECT_PROPERTY, "centre_of_mass"
+    parameters = (
+        Parameter("com_x_fraction", "1", -1.0, 1.0),  # of the half width
+        Parameter("com_y_fraction", "1", -1.0, 1.0),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.shift_com(p["com_x_fraction"], p["com_y_fraction"])
+
+
+class _Restitution(Mechanism):
+    """How much the object's contacts damp: below 1 it bounces; at 0.2, half as fast as it fell."""
+
+    dimension, name = G.CONTACT_DYNAMICS, "restitution"
+    parameters = (Parameter("damping_factor", "1", 0.2, 5.0, 1.0),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
+        def change(model: mujoco.MjModel) -> None:
+            geoms = on.model.surface(model, "object")
+            model.geom_solref[geoms, 1] *= p["damping_factor"]
+            model.geom_solmix[geoms] = 1e3  # else the other surface counts as much
+
+
 RANDOMISED: tuple[Mechanism, ...] = (
-    _Lamps(), _TableTop(), _FrameJitter(), _FieldOfView(), _Mass(), _Gravity(), _JointDynamics(),
+    _Lamps(), _TableTop(), _PlacedLamps(), _Colours(), _Surfaces(), _Distractors(), _FrameJitter(),
+    _FieldOfView(), _Mass(), _CentreOfMass(), _Gravity(), _Restitution(), _JointDynamics(),
+    _GripperDrive(), _ActionNoise(),
 )  # fmt: skip
+PER_FRAME: Final = frozenset(
+    f"{dimension.value}.{name}"
+    for dimension, name in (
+        *(
+            (G.VISUAL_DOMAIN, m)
+            for m in ("lamps", "table_top", "placed_lamps", "colours", "surfaces")
+        ),
+        *((G.SPATIAL_GEOMETRY, m) for m in ("camera_pose", "field_of_view")),
+    )
+)
+"""What can be drawn anew for every picture: it changes nothing but what cameras see."""
 
 SHARED: Final = (
     Parameter("torque_factor", "1", 0.01, 5.0, 1.0),

@@ -31,6 +31,10 @@ STALL_NM: Final = 2.94
 """Of the cell's servos: by how much stronger others are, friction that is added grows."""
 NEAR, FAR = 3.0, 8.0
 """Boxes stand this many half sizes of the object away from it."""
+EXTENT_M: Final = 0.46
+"""Of the cell, about, as MuJoCo takes it."""
+HIDDEN: Final = 3
+"""Geoms of this group and above aren't drawn unless somebody asks."""
 BOX, CYLINDER = int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_CYLINDER)
 SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
 ELLIPSOID, CAPSULE = int(mujoco.mjtGeom.mjGEOM_ELLIPSOID), int(mujoco.mjtGeom.mjGEOM_CAPSULE)
@@ -81,6 +85,7 @@ class WorldModel(NoModel):
         self.boxes: list[tuple[str, float]] = []
         self.raised_m = 0.0
         self._tried, self._data = copy.copy(model), copy.copy(data)
+        self._tries = True
 
     def need(self, role: str) -> Any:
         """Return what plays a role, or raise UnavailableError."""
@@ -93,14 +98,21 @@ class WorldModel(NoModel):
     def change(self, change: Callable[[Model], None]) -> None:
         """Change the compiled model in place; may decorate what does."""
         try:
-            change(self._tried)
+            if self._tries:
+                change(self._tried)
         except KeyError as error:
             raise UnavailableError(f"its model has other names ({error.args[0]})") from None
         self._changes.append(change)
 
+    def begin_anew(self) -> None:
+        """Likewise; nothing is tried any more."""
+        super().begin_anew()
+        self._tries = False
+
     def edit(self, edit: SpecEdit) -> None:
         """Add bodies before the model is compiled; may decorate what does."""
-        edit(mujoco.MjSpec())
+        if self._tries:
+            edit(mujoco.MjSpec())
         self.edits.append(edit)
 
     @property
@@ -140,6 +152,9 @@ class WorldModel(NoModel):
             return float(self.half_size_m.mean()) / OBJECT_HALF_M
         if relative_to == "camera":
             return self.camera_m / CAMERA_M
+        if relative_to == "scene":
+            known = bool(self.roles.cameras) and "cameras" not in self.roles.doubts
+            return self.camera_m / CAMERA_M if known else float(self._tried.stat.extent) / EXTENT_M
         return super().scale(relative_to)
 
     def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
@@ -239,6 +254,18 @@ class WorldModel(NoModel):
             body = spec.worldbody.add_body(name=f"gaploop_box{index}", pos=[0.0, 0.0, -10.0])
             body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=half, rgba=colour)
 
+    def add_mesh(self, number: int, size_m: float, rgba: Rgba) -> None:
+        """Add a thing of the library that stands firm, likewise."""
+        self.need("table")
+        name, size_m = f"gaploop_box{len(self.boxes)}", size_m * self.scale("object")
+        mesh = self.library.mesh(number)
+        self.boxes.append((name, size_m * float(mesh.half[2])))
+
+        @self.edit
+        def edit(spec: mujoco.MjSpec) -> None:
+            body = spec.worldbody.add_body(name=name, pos=[0.0, 0.0, -10.0])
+            mesh.add_to(spec, body, size_m, rgba=rgba)
+
     def place_boxes(self, model: Model, data: mujoco.MjData, seed: int) -> None:
         """Stand the boxes about the object, in a scene that was just reset."""
         rng = stream([self._gap_seed, seed], "boxes")
@@ -290,6 +317,29 @@ class WorldModel(NoModel):
                 model.body_pos[self.roles.table, 2] += height_m
             else:
                 model.geom_pos[list(self.roles.table_geoms), 2] += height_m
+
+    def surface(self, model: Model, role: str) -> list[int]:
+        """Return the geoms of the table, the object, or the room: what else the world has."""
+        if role == "object":
+            return self._geoms()
+        table = list(self.roles.table_geoms)
+        if role == "table":
+            self.need("table")
+            return table
+        still = (model.geom_bodyid == 0) & (model.geom_group < HIDDEN)
+        return [int(g) for g in np.flatnonzero(still) if g not in table] if role == "room" else []
+
+    def middle_m(self) -> Vector:
+        """Return where the object lay when it was reset [m], or else the middle of the scene."""
+        known = self.roles.object >= 0
+        return np.array(self._data.xpos[self.roles.object] if known else self._tried.stat.center)
+
+    def grippers(self, model: Model) -> list[int]:
+        """Return the motors of the fingers."""
+        found = motors_of(model, self.need("gripper"))
+        if not found:
+            raise UnavailableError("no motors close its gripper")
+        return found
 
     def motors(self, model: Model) -> list[tuple[int, int, float]]:
         """Return the arm's motors, as of `ModelApplier`."""

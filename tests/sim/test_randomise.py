@@ -23,9 +23,17 @@ from gaploop.core.twin import (
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS, RANDOMISED, draw_gaps
 from gaploop.sim.gaps.mechanism import Mechanism
-from gaploop.sim.randomise import PRESETS, draw, known_and_drawn, over, preset, without
+from gaploop.sim.randomise import (
+    EVERYTHING,
+    PRESETS,
+    draw,
+    known_and_drawn,
+    over,
+    preset,
+    without,
+)
 
-ALL = preset("all")
+ALL = preset(EVERYTHING)
 DELAY = "actuator_response.latency"
 
 
@@ -70,8 +78,10 @@ def test_strength_zero_is_the_nominal_cell_to_the_bit(
     nominal: SimCell, sweep: Any, same: Any
 ) -> None:
     expected = sweep(nominal, 4)
-    with SimCell(randomise=preset("dynamics+CP+TH+LT+BG", 0.0)) as cell:
-        assert same(expected, sweep(cell, 4))
+    for every in ("episode", "frame"):
+        nothing = replace(preset("dynamics+CP+TH+LT+BG+looks+CD", 0.0), every=every)
+        with SimCell(randomise=nothing) as cell:
+            assert same(expected, sweep(cell, 4))
 
 
 def test_every_take_is_another_cell_and_the_same_one_again() -> None:
@@ -105,22 +115,26 @@ def test_a_mechanism_for_training_acts_and_is_never_a_gap(
         for p in mechanism.parameters
         if r.mechanism == mechanism.key and r.key == p.name
     }
-    assert set(far) == {p.name for p in mechanism.parameters}  # all of it is drawn by `all`
+    assert set(far) == {p.name for p in mechanism.parameters}  # all of it is drawn by a preset
     with (
         SimCell(image_size=64) as plain,
         SimCell(parameters={mechanism.key: far}, image_size=64) as changed,
     ):
         alike = same(sweep(plain, 4, ticks=40), sweep(changed, 4, ticks=40))
         picture = (plain.frame().image == changed.frame().image).all()
-        bodies = [np.r_[c.model.body_mass, c.model.opt.gravity] for c in (plain, changed)]
-        assert not (alike and picture and (bodies[0] == bodies[1]).all())
+        things = [
+            np.r_[c.model.body_mass, c.model.body_ipos.ravel(), c.model.opt.gravity,
+                  c.model.geom_solref.ravel()]
+            for c in (plain, changed)
+        ]  # fmt: skip
+        assert not (alike and picture and np.array_equal(*things))
 
 
 def test_a_file_comes_back_as_it_was_printed(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(as_yaml(replace(ALL, strength=0.5)))
     back = load_randomisation(path)
-    assert (back.name, back.strength) == ("all", 0.5)
+    assert (back.name, back.strength, back.every) == ("all", 0.5, "episode")
     assert [r.name for r in back.ranges] == [r.name for r in ALL.ranges]
     for ours, theirs in zip(back.ranges, ALL.ranges, strict=True):
         assert ours.low == pytest.approx(theirs.low, rel=1e-5)

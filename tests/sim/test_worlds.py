@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,32 @@ def test_each_episode_is_drawn_anew_by_its_seed_and_from_what_the_scene_can_have
     assert episode(world, 4) != episode(Bench(), 4)
     assert world.drawn != drawn
     assert (episode(world, 3), world.drawn) == (first, drawn)
+    assert episode(Bench()) == plain
+
+
+@pytest.mark.parametrize("made", [Bench, AnewBench])
+def test_every_picture_may_look_otherwise_and_nothing_else_does(
+    made: type[Bench], plain: list[bytes]
+) -> None:
+    """The looks of a picture are undone before the next: else lamps dim from one to the other."""
+    looks = replace(preset("LS+TX+OC+CP"), every="frame")
+    world = GymWorld(made, WorldSpec(randomise=looks))
+    first = episode(world)
+    assert episode(world, 4) != first
+    assert episode(world) == first
+    picture = 6 * 8 * 3
+    assert [s[:-picture] for s in first] == [s[:-picture] for s in plain]  # it moves the same
+    assert len({s[-picture:] for s in first}) > 10
+    seen, model = [], world.model
+    for frame in (2, 7, 2):
+        assert world._looks is not None
+        world._looks.set(model, frame)
+        texture = model.texture("gaploop_table")
+        seen.append((model.light_pos.tobytes(), model.vis.headlight.ambient.tobytes(),
+                     texture.data.tobytes(), model.cam_pos.tobytes()))  # fmt: skip
+    assert seen[0] == seen[2]
+    assert not any(a == b for a, b in zip(seen[0], seen[1], strict=True))
+    world.close()
     assert episode(Bench()) == plain
 
 

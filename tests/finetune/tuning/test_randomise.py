@@ -55,3 +55,16 @@ def test_nothing_is_changed_where_no_kind_is_named_or_the_ramp_begins() -> None:
 def test_an_unknown_kind_lists_the_kinds() -> None:
     with pytest.raises(UnusableInputError, match="background, camera, light"):
         Randomise(1.0, kinds=("colour",))
+
+
+def test_an_episode_may_keep_its_look() -> None:
+    """Light and camera of an episode's pictures are then the same in every step and place."""
+    batch = {**pictures(), "episode_index": torch.tensor([0, 1, 0, 1, 2, 2, 3, 3])}
+    batch[CAMERA][:] = batch[CAMERA][:1]
+    kept = Randomiser(Randomise(1.0, "episode", ("light", "camera")), 10, (0,), {})
+    found = [kept(batch, step)[CAMERA] for step in (10, 11)]
+    assert torch.equal(*found)
+    assert torch.equal(found[0][0], found[0][2])
+    assert not torch.equal(found[0][0], found[0][1])
+    with pytest.raises(UnusableInputError, match="episode, frame"):
+        Randomise(1.0, every="picture")
