@@ -119,7 +119,7 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
         self.action_space = gym.spaces.Box(
             np.minimum(low, high).astype(np.float32), np.maximum(low, high).astype(np.float32)
         )
-        pictures = {
+        pictures: dict[str, gym.Space[Any]] = {
             view.name: gym.spaces.Box(0, 255, (*view.size_px[::-1], 3), np.uint8)
             for view in self._cell.views
         }
