@@ -44,6 +44,7 @@ from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.randomise import named
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.tracker import Tracker
+from gaploop.sim.views import OVERHEAD
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety
@@ -196,6 +197,7 @@ def embedded_rig(
     randomise: Randomisation | None = None,
     image_size: int = 192,
     camera_hz: float = 25.0,
+    cameras: Mapping[str, Mapping[str, Any]] | None = None,
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
@@ -224,6 +226,7 @@ def embedded_rig(
         randomise=randomise,
         image_size=image_size,
         camera_hz=camera_hz,
+        cameras=cameras,
     )
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
@@ -233,6 +236,7 @@ def embedded_rig(
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
     made = tuple(CellSensor(name, cell) for name in sensors or {})
+    measured = [c["calibration"]["id"] for c in (cameras or {}).values() if "calibration" in c]
     safety = make_safety(station, follower, rates.period_s)
 
     def reset(seed: int) -> None:
@@ -241,8 +245,8 @@ def embedded_rig(
 
     return EmbeddedRig(
         follower=follower,
-        cameras=(CellCamera(cell),),
-        tracker=Tracker.nominal(cell.image_size, float(is_target), task, cell.arm),
+        cameras=tuple(CellCamera(cell, view.name) for view in cell.views),
+        tracker=cell_tracker(cell, float(is_target)),
         clock=CellClock(cell),
         safety=safety,
         control_hz=rates.control_hz,
@@ -255,11 +259,24 @@ def embedded_rig(
         close=cell.close,
         drawn=lambda seed: named(randomise, cell.draw(seed)) | _photo_drawn(cell.photo(seed)),
         conditions=_told(conditions or {}),
-        calibration="nominal",
+        calibration=next(iter(measured), "nominal"),
         sensors=made,
         observed=observed(sensors or {}, made),
         cell=cell,
     )
+
+
+def cell_tracker(cell: SimCell, domain: float) -> Tracker | None:
+    """Return what tracks the scene in the first camera's pictures, or None.
+
+    It knows the nominal overhead camera and its square pictures. Any other camera is seen as on a
+    real arm: nobody tracks the scene in it.
+    """
+    first = cell.views[0]
+    width, height = first.size_px
+    if first.name != OVERHEAD or first.measured is not None or width != height:
+        return None
+    return Tracker.nominal(width, domain, cell.task, cell.arm)
 
 
 def _photo_drawn(photo: Path | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class TargetCell:
         task: `pick_place`, `pick_lift` or `stack_cube`.
         parameters: what is known of it, as a twin's; as of `SimCell`.
         randomise: what every take's cell is drawn from; as of `SimCell`.
+        cameras: those that policies see by; as of `SimCell`.
     """
 
     gaps: Mapping[str, float] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class TargetCell:
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
     randomise: Randomisation | None = None
+    cameras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def instruction(self) -> str:
@@ -65,6 +67,7 @@ class TargetCell:
         return embedded_rig(
             task=self.task, gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions,
             fps=fps, robot=self.robot, parameters=self.parameters, randomise=self.randomise,
+            cameras=self.cameras,
         )  # fmt: skip
 
     def name(self, takes: int, seed: int) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gaploop.collect.journal import FrameRow, Recorder, channels
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import EmbeddedRig, Rig
+from gaploop.collect.rig import EmbeddedRig, Rig, cell_tracker
 from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -37,7 +37,6 @@ from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, r
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import arm_named
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.tracker import Tracker
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
@@ -48,6 +47,7 @@ LATER: Final = (
     "robot",
     "parameters",
     "randomise",
+    "cameras",
     "sees",
     "policy_fps",
     "policy_format",
@@ -216,6 +216,7 @@ def evaluate(
         spec,
         gaps=dict(spec.gaps),
         parameters=dict(spec.parameters),
+        cameras=dict(spec.cameras),
         robot=arm.name,
         max_s=MAX_S * len(arm.arms) if max_s is None else max_s,
         domain=None if base is None else float(is_target),
@@ -280,9 +281,7 @@ def rig_of(
     rig = spec.rig(condition, fps)
     if spec.domain is None:
         return rig
-    cell = rig.cell
-    tracker = Tracker.nominal(cell.image_size, spec.domain, spec.task, cell.arm)
-    return replace(rig, tracker=tracker)
+    return replace(rig, tracker=cell_tracker(rig.cell, spec.domain))
 
 
 def roll_out(

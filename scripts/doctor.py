@@ -238,7 +238,7 @@ def _on_robot(
             seen = (
                 lerobot_factory.cameras_of(config.robot, clock, station)
                 if cell is None
-                else (CellCamera(cell),)
+                else tuple(CellCamera(cell, view.name) for view in cell.views)
             )
             stack.callback(disconnect, *seen)
         except GaploopError as error:

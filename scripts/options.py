@@ -242,6 +242,9 @@ class EnvOptions(StationCell):
     """Draws mechanism and direction of each gap."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, such as '{"distractors": 4}'."""
+    cameras: dict[str, Any] = field(default_factory=dict)
+    """What the policy sees by, such as '{overhead: {}, wrist: {}}', or as measured:
+    '{front: {calibration: station.calibration.json}}'."""
     robot: str = "so101"
     """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
 

@@ -1,4 +1,4 @@
-"""The overhead camera: what it takes, when, and how it is drawn."""
+"""The cameras of a simulation: what they take, when, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import CameraFrame
 from gaploop.sim.gaps.mechanism import ImagePath
+from gaploop.sim.views import Lens, View, moves
 
 ALL: Final = mujoco.mjtCatBit.mjCAT_ALL.value
 STILL: Final = mujoco.mjtCatBit.mjCAT_STATIC.value
@@ -77,20 +78,28 @@ def _free_at_exit() -> None:
 
 
 class LayeredCamera:
-    """A fixed camera of a model, drawn off the screen; what stands still only once a take.
+    """A camera of a model, drawn off the screen; what stands still only once a take.
 
     Where a CPU draws, the table with its texture and the sky cost nearly as much as the arm, and
     they don't move. So they are kept with their depth, and a picture is what moves laid over them:
-    to the bit what drawing everything gives.
+    to the bit what drawing everything gives. A camera that moves itself draws everything.
     """
 
     drawing: ClassVar[weakref.WeakSet[LayeredCamera]] = weakref.WeakSet()
     """Those that aren't closed."""
 
     def __init__(
-        self, model: mujoco.MjModel, camera: str | mujoco.MjvCamera, width: int, height: int
+        self,
+        model: mujoco.MjModel,
+        camera: str | mujoco.MjvCamera,
+        width: int,
+        height: int,
+        lens: Lens | None = None,
     ) -> None:
-        """Draw `camera` of `model`, or another, `width` times `height` pixels."""
+        """Draw `camera` of `model`, or another, `width` times `height` pixels, through `lens`."""
+        self._shown_px, self._lens = (width, height), lens
+        if lens is not None:
+            width, height = lens.source_px
         self._model, self.size_px = model, (width, height)
         set_offscreen(model, width, height)
         self._gl = _spare.take(width, height)
@@ -105,8 +114,9 @@ class LayeredCamera:
             self._camera = mujoco.MjvCamera()
             self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
             self._camera.fixedcamid = model.camera(camera).id
+            self._moves = moves(model, self._camera.fixedcamid)
         else:
-            self._camera = camera
+            self._camera, self._moves = camera, False
         self.drawing.add(self)
         self.forget()
 
@@ -120,10 +130,17 @@ class LayeredCamera:
             for texture in painted(self._model):
                 mujoco.mjr_uploadTexture(self._model, self._context, texture)
         self._still: Layer | None = None
+        if photo is not None and self._moves:
+            raise UnusableInputError(
+                "A photo can't stand behind a camera that moves, such as wrist. Leave out the "
+                "camera or the backdrop."
+            )
         self._photo = photo
         self._backdrop: Backdrop | None = None
         model = self._model  # what is seen through something is drawn with it
-        self._whole = bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
+        self._whole = self._moves or bool(
+            (model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any()
+        )
         if model.vis.quality.shadowsize:  # what moves throws shadows on what stands still
             self._whole |= bool((model.light_castshadow & model.light_active).any())
 
@@ -139,13 +156,18 @@ class LayeredCamera:
         (colour, depth), (behind, behind_depth) = self._drawn(data, MOVING), self._still
         nearer = (depth > behind_depth).view(np.uint8)
         if self._backdrop is not None:
-            return _upright(self._backdrop.over(colour, depth, nearer))
-        return _upright(cv2.copyTo(colour, nearer, behind.copy()))
+            return self._shown(self._backdrop.over(colour, depth, nearer))
+        return self._shown(cv2.copyTo(colour, nearer, behind.copy()))
 
     def draw_whole(self, data: mujoco.MjData) -> NDArray[np.uint8]:
         """Return the same without a photo, at half the cost where what stands still has changed."""
         self._gl.make_current()
-        return _upright(self._drawn(data, ALL)[0])
+        return self._shown(self._drawn(data, ALL)[0])
+
+    def _shown(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a picture from the top row down, bent; a graphics library counts from below."""
+        upright = np.ascontiguousarray(picture[::-1])
+        return upright if self._lens is None else self._lens.bent(upright)
 
     def close(self) -> None:
         """Free what the graphics library holds; safe to call twice."""
@@ -170,7 +192,9 @@ class LayeredCamera:
         ids = seen.astype(np.int64) @ (1, 256, 65536)
         ends = self._model.vis.map.znear, self._model.vis.map.zfar
         near_m, far_m = (end * self._model.stat.extent for end in ends)
-        lying = read_photo(photo, *self.size_px)[::-1]  # the layers' rows go up
+        there = read_photo(photo, *self._shown_px)  # as the lens has it
+        there = there if self._lens is None else self._lens.flat(there)
+        lying = there[::-1]  # the layers' rows go up
         return Backdrop(lying, colour, depth, stays[ids], (near_m, far_m))
 
     def _drawn(self, data: mujoco.MjData, what: int) -> Layer:
@@ -184,11 +208,6 @@ class LayeredCamera:
         depth = np.empty((height, width), dtype=np.float32)
         mujoco.mjr_readPixels(colour, None if what == ALL else depth, self._rect, self._context)
         return colour, depth
-
-
-def _upright(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a picture from the top row down; a graphics library counts rows from below."""
-    return np.ascontiguousarray(picture[::-1])
 
 
 def painted(model: mujoco.MjModel) -> list[int]:
@@ -214,31 +233,31 @@ class _Snapshot:
     mocap_quat: NDArray[np.float64]
 
 
-class OverheadCamera:
+class CellCameras:
     """Takes a snapshot of the scene at each capture time and draws it only when asked."""
 
     def __init__(
         self,
         model: mujoco.MjModel,
         images: ImagePath,
-        cameras: tuple[str, str],
+        views: Iterable[View],
+        for_people: str,
         *,
-        size_px: int,
         rate_hz: float,
         delay_s: float = 0.0,
     ) -> None:
         """Take note of a cell's settings.
 
         Args:
-            cameras: the one that looks down, and the one for people, by their names in the model.
-            size_px: width and height.
+            views: those that policies see by.
+            for_people: the name in the model of the one that they don't.
             delay_s: from a capture until its picture is there [s]. As with a real camera, what is
                 told as its time is when it came.
         """
-        self._model, self._names = model, cameras
+        self._model, self._for_people = model, for_people
+        self._views = {view.name: (number, view) for number, view in enumerate(views)}
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
         self._images = images
-        self._size_px = size_px
         self._steps_per_capture = 1.0 / (rate_hz * float(model.opt.timestep))
         self._drawers = dict[str, LayeredCamera]()
         self._delay_s = delay_s
@@ -260,7 +279,8 @@ class OverheadCamera:
         self._photo, self._looks = photo, looks
         self._noise_seed = list(noise_seed)
         self._images.reset(self._noise_seed)
-        self._frame: tuple[int, CameraFrame] | None = None
+        self._frames = dict[str, tuple[int, CameraFrame]]()
+        self._looked: int | None = None
         for drawer in self._drawers.values():
             drawer.forget(photo)
         self._snapshot, self._captures = _snapshot(0, -self._delay_s, data), 0
@@ -280,27 +300,30 @@ class OverheadCamera:
         while self._coming and self._coming[0].t_s <= now_s - self._delay_s + 1e-9:
             self._snapshot = self._coming.popleft()
 
-    def frame(self, now_s: float) -> CameraFrame:
-        """The newest picture that is there at `now_s` [s]; drawn when first asked for."""
+    def frame(self, now_s: float, camera: str) -> CameraFrame:
+        """The newest picture of `camera` that is there at `now_s` [s]; drawn when asked for."""
         self._deliver(now_s)
         snapshot = self._snapshot
-        if self._frame is None or self._frame[0] != snapshot.index:
-            if self._looks is not None:
-                self._photo = self._looks(self._model, snapshot.index)
-                for drawer in self._drawers.values():
-                    drawer.forget(self._photo, textures=True)
-            picture = self._drawn(self._names[0], (self._size_px,) * 2, snapshot)
+        if self._looks is not None and self._looked != snapshot.index:
+            self._looked = snapshot.index
+            self._photo = self._looks(self._model, snapshot.index)
+            for drawer in self._drawers.values():
+                drawer.forget(self._photo, textures=True)
+        if camera not in self._frames or self._frames[camera][0] != snapshot.index:
+            number, view = self._views[camera]
+            picture = self._drawn(view.in_model, view.size_px, snapshot, view.lens)
             if self._images.active:
-                rng = np.random.default_rng([*self._noise_seed, snapshot.index])
+                more = [number] if number else []  # each has noise of its own
+                rng = np.random.default_rng([*self._noise_seed, snapshot.index, *more])
                 picture = self._images.picture(picture, rng, snapshot.t_s)
             came_s = snapshot.t_s + self._delay_s
-            self._frame = (snapshot.index, CameraFrame(picture, came_s))
-        return self._frame[1]
+            self._frames[camera] = (snapshot.index, CameraFrame(picture, came_s))
+        return self._frames[camera][1]
 
     def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults, shape (height, width, 3)."""
         now = _snapshot(-1, 0.0, data)
-        return self._drawn(self._names[1], (width, height), now)
+        return self._drawn(self._for_people, (width, height), now)
 
     def close(self) -> None:
         """Free the renderers; safe to call twice."""
@@ -308,12 +331,17 @@ class OverheadCamera:
             self._drawers.popitem()[1].close()
 
     def _drawn(
-        self, camera: str, size_px: tuple[int, int], snapshot: _Snapshot
+        self,
+        camera: str,
+        size_px: tuple[int, int],
+        snapshot: _Snapshot,
+        lens: Lens | None = None,
     ) -> NDArray[np.uint8]:
-        if camera in self._drawers and self._drawers[camera].size_px != size_px:
+        drawn_px = size_px if lens is None else lens.source_px
+        if camera in self._drawers and self._drawers[camera].size_px != drawn_px:
             self._drawers.pop(camera).close()
         if camera not in self._drawers:
-            self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px)
+            self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px, lens)
             drawer.forget(self._photo)
             # At exit EGL may be gone by then: see `_free_at_exit`.
             weakref.finalize(self, drawer.close).atexit = False

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import mujoco
 import numpy as np
@@ -22,7 +22,7 @@ from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCo
 from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
-from gaploop.sim.camera import OverheadCamera
+from gaploop.sim.camera import CellCameras
 from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
@@ -30,9 +30,9 @@ from gaploop.sim.gaps.mechanism import FORCE_CHANNELS, Appliers, Values
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.predicates import SceneState, held, parse
 from gaploop.sim.randomise import FrameLooks, background, draw, over
-from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tasks import INSTRUCTIONS, TASKS
 from gaploop.sim.textures import Library
+from gaploop.sim.views import cell_views
 from gaploop.sim.world import set_up
 
 # What bus servos would report.
@@ -54,7 +54,7 @@ FORCE_SENSORS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class SimCell:
-    """An arm at a table with an object, a target and an overhead camera.
+    """An arm at a table with an object, a target and cameras.
 
     Attributes:
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2).
@@ -62,6 +62,7 @@ class SimCell:
         fps: policy rate [Hz].
         model: compiled, for kinematics; privileged where it differs from nominal.
         data: the simulation's state, for whoever steps the model himself; privileged.
+        views: the cameras that policies see by, the one that shows the scene first.
         injected: the gaps as drawn; privileged.
         drawn: what this take was randomised to, as `parameters`.
     """
@@ -81,6 +82,7 @@ class SimCell:
         robot: str = SO101.name,
         parameters: Mapping[str, Values] | None = None,
         randomise: Randomisation | None = None,
+        cameras: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Build the cell and reset it to seed 0.
 
@@ -89,16 +91,18 @@ class SimCell:
             gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
             gap_seed: draws mechanism and direction of each gap.
             conditions: as in vocabulary.CONDITIONS.
-            image_size: width and height of the camera's pictures [px].
+            image_size: width and height of the cameras' pictures [px].
             camera_hz: pictures per second.
             robot: one of core.arms.CELL_ARMS.
             parameters: "dimension.mechanism" to values of its parameters, where they are known, as
                 a twin's are, instead of drawn by a severity.
             randomise: ranges that the cell is drawn from anew at every reset, over `parameters`.
+            cameras: those that policies see by, as of `views.read_cameras`; the overhead one alone
+                by default.
 
         Raises:
-            UnusableInputError: for an unknown task, dimension, mechanism, parameter, condition or
-                arm, a value out of range, or an arm whose model isn't installed.
+            UnusableInputError: for an unknown task, dimension, mechanism, parameter, condition,
+                camera or arm, a value out of range, or an arm whose model isn't installed.
         """
         if task not in TASKS:
             raise unknown_choice("task", task, TASKS)
@@ -111,6 +115,7 @@ class SimCell:
             )
         self.joint_names = self.arm.joint_names
         self.image_size = image_size
+        self.views = cell_views(cameras or {}, image_size, self.arm)
         self.camera_hz = camera_hz
         self._gap_seed = gap_seed
         self.conditions = parse_conditions(conditions or {})
@@ -135,6 +140,7 @@ class SimCell:
 
         on = appliers()
         alike = ("lighting", "distractors", "camera_pose", "table_height", "human")
+        on.model.show(self.views)
         set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))
         if self._randomise is not None and self._randomise.every == "frame":
@@ -148,11 +154,11 @@ class SimCell:
         self._hand = HandMotion(self.model, on.model.hand, *things) if on.model.hand else None
         self._motors = on.model.motors(self.model)
         self._cold = self._commands.latency_s, self.model.dof_frictionloss.copy()
-        self._camera = OverheadCamera(
+        self._camera = CellCameras(
             self.model,
             on.images,
-            (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
-            size_px=self.image_size,
+            self.views,
+            scene.REPORT_CAMERA_NAME,
             rate_hz=self.camera_hz,
             delay_s=on.model.camera_delay_s,
         )
@@ -366,9 +372,9 @@ class SimCell:
         true = self.data.sensordata.reshape(-1, FORCE_CHANNELS)
         return np.array([self._sensors.forces(self.now_s, row) for row in true])
 
-    def frame(self) -> CameraFrame:
-        """The newest picture of the overhead camera; drawn when first asked for."""
-        return self._camera.frame(self.now_s)
+    def frame(self, camera: str = "") -> CameraFrame:
+        """The newest picture of one of `views`, or of the first; drawn when first asked for."""
+        return self._camera.frame(self.now_s, camera or self.views[0].name)
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""
@@ -464,16 +470,14 @@ class CellFollower:
 
 
 class CellCamera:
-    """The cell's overhead camera; implements core's `CameraSource`."""
+    """A camera of the cell; implements core's `CameraSource`."""
 
-    name = CAMERA_NAME
-
-    def __init__(self, cell: SimCell) -> None:
-        self._cell = cell
+    def __init__(self, cell: SimCell, name: str) -> None:
+        self._cell, self.name = cell, name
 
     def frame(self) -> CameraFrame:
         """Return the newest picture."""
-        return self._cell.frame()
+        return self._cell.frame(self.name)
 
 
 class CellSensor:

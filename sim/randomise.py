@@ -30,6 +30,7 @@ from gaploop.sim.gaps import Parameter, add_mechanisms, all_mechanisms, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, SpecEdit, Values, stream
 from gaploop.sim.gaps.randomised import PER_FRAME
 from gaploop.sim.textures import LOOKS, Library, files_of
+from gaploop.sim.views import read_cameras
 
 _DEG: Final = math.pi / 180.0
 _SETTING: Final = re.compile(r",(?=\w+=)")
@@ -374,7 +375,9 @@ class CellOptions:
         gap_seed: draws mechanism and direction of each gap.
         conditions: background, lighting, distractors, object, camera_pose, table_height,
             grid_cell, human.
-        image_size: width and height of the overhead camera's pictures [px].
+        image_size: width and height of the cameras' pictures [px].
+        cameras: {overhead: {}, wrist: {}}, with {size_px: [w, h]} or {calibration: FILE}, in which
+            camera it is goes by its name; the overhead one alone by default.
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every scene's cell is drawn from, such as all or looks,every=frame.
         gaps_module: a Python module with gap mechanisms of your own.
@@ -385,6 +388,7 @@ class CellOptions:
     gap_seed: int = 0
     conditions: dict[str, Any] = field(default_factory=dict)
     image_size: int = 192
+    cameras: dict[str, Any] = field(default_factory=dict)
     twin: Path | None = None
     randomise: str = ""
     gaps_module: str = ""
@@ -396,6 +400,9 @@ def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
         add_mechanisms(given.gaps_module)
     known, drawn = known_and_drawn(given.twin, given.randomise, arm, option)
     same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
+    cameras = read_cameras(given.cameras, f"{option.rpartition('.')[0]}.cameras")
+    if cameras:
+        same["cameras"] = cameras
     return {**same, "robot": arm, "parameters": known, "randomise": drawn}
 
 

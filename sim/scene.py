@@ -30,6 +30,7 @@ from gaploop.sim.kinematics import TCP_SITE, from_polar
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.scene_file import Scene, load_scene, without_warnings
 from gaploop.sim.tasks import TASK_FILES
+from gaploop.sim.views import OVERHEAD, View, fixed, put_cell_views
 
 HOME_Q_RAD = SO101.home_q_rad
 
@@ -41,7 +42,7 @@ CUBE_MASS_KG = 0.01  # so101-nexus PickAndPlace-v1
 DISC_RADIUS_M = 0.035
 DISC_HALF_HEIGHT_M = 0.001
 
-CAMERA_NAME = "overhead"
+CAMERA_NAME = OVERHEAD
 REPORT_CAMERA_NAME = "report"
 DISTRACTOR_PREFIX = "distractor"
 # Turned by -90 degrees about the vertical: +x (away from the base) is up in the image.
@@ -138,6 +139,7 @@ class CellModel(ModelApplier):
 
     Attributes:
         options: what is compiled.
+        views: the cameras that policies see by.
         criterion: what counts as success.
         camera_delay_s: from a capture until its picture is there [s].
     """
@@ -148,7 +150,13 @@ class CellModel(ModelApplier):
         self.options = options
         self.criterion = Criterion()
         self.camera_delay_s = 0.0
+        self.views: Sequence[View] = ()
         self._boxes = 0
+
+    def show(self, views: Sequence[View]) -> None:
+        """Say which cameras policies see by."""
+        self.views = views
+        self.edit(lambda spec: put_cell_views(views, spec, self.arm))
 
     def add_box(self, half_m: tuple[float, float, float], rgba: Rgba | None = None) -> None:
         """Add a loose box of a set-up distractor's colour, or of another."""
@@ -229,8 +237,8 @@ class CellModel(ModelApplier):
             model.vis.headlight.ambient[:] *= fill
 
     def cameras(self, model: mujoco.MjModel) -> list[int]:
-        """Return the overhead camera."""
-        return [model.camera(CAMERA_NAME).id]
+        """Return the cameras that policies see by, those that stand still where any does."""
+        return fixed(self.views, model) if self.views else [model.camera(CAMERA_NAME).id]
 
     def move_table(self, height_m: float) -> None:
         """Raise the table by `height_m` [m], or lower it."""

@@ -26,9 +26,11 @@ from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import AFFINE, find_roles, motors_of
+from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
 FAR_M: Final = 100.0
+AIMED: Final = ("eye_m", "at_m")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class SceneCamera:
     Attributes:
         eye_m: where it is, or None for one of the model's.
         size_px: width and height.
+        view: as a calibration file has it, or None.
     """
 
     name: str
     size_px: tuple[int, int] = SIZE_PX
+    view: View | None = None
     eye_m: NDArray[np.float64] | None = None
     at_m: NDArray[np.float64] | None = None
     fovy_deg: float = 45.0
@@ -117,7 +121,7 @@ READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "tool": lambda v, _: str(v or ""),
     "home_deg": lambda v, where: mapping(v, where, "joint: degrees"),
     "cameras": lambda v, where: tuple(
-        _camera(str(name), camera or {}, f"{where}, {name}")
+        _camera(str(name), camera or {}, where)
         for name, camera in mapping(v, where, "name: {eye_m, at_m}").items()
     ),
     "fps": lambda v, where: number(v, where, 1.0, 500.0),
@@ -142,15 +146,23 @@ def load_scene(path: Path) -> Scene:
     """
     said, where = load_yaml(path, "Scene"), f"Scene {path}"
     check_keys(said, ("mjcf", "arm", *READERS), where, ("mjcf", "success", "instruction"))
+    for camera in mapping(said.get("cameras"), f"{where}, cameras", "name: {eye_m, at_m}").values():
+        if isinstance(camera, dict) and "calibration" in camera:  # beside the scene
+            camera["calibration"] = str(path.parent / str(camera["calibration"]))
     given = {k: read(said[k], f"{where}, {k}") for k, read in READERS.items() if k in said}
     models: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
     return Scene(path, **models, **given)
 
 
-def _camera(name: str, said: Mapping[str, Any], where: str) -> SceneCamera:
-    check_keys(said, ("eye_m", "at_m", "fovy_deg", "size_px"), where)
+def _camera(name: str, said: Mapping[str, Any], cameras: str) -> SceneCamera:
+    where = f"{cameras}, {name}"
+    if "calibration" in said:
+        known = read_cameras({name: said}, cameras)[name]
+        view = view_of(name, known, name, SIZE_PX, where)
+        return SceneCamera(name, view.size_px, view)
+    check_keys(said, (*AIMED, "fovy_deg", "size_px", "calibration"), where)
     width, height = said.get("size_px", SIZE_PX)
-    added = {key: _triple(said[key], f"{where}, {key}") for key in ("eye_m", "at_m") if key in said}
+    added: dict[str, Any] = {k: _triple(said[k], f"{where}, {k}") for k in AIMED if k in said}
     if len(added) == 1:
         raise UnusableInputError(f"{where}: eye_m and at_m go together.")
     fovy_deg = number(said.get("fovy_deg", 45.0), f"{where}, fovy_deg", 1.0, 170.0)
@@ -203,12 +215,14 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
     """
     try:
         spec = mujoco.MjSpec.from_file(str(scene.mjcf))
+        half = np.radians(scene.arm_turn_deg) / 2.0
+        turn = [np.cos(half), 0.0, 0.0, np.sin(half)]
         if scene.arm is not None:
-            half = np.radians(scene.arm_turn_deg) / 2.0
-            frame = spec.worldbody.add_frame(
-                pos=scene.arm_at_m, quat=[np.cos(half), 0.0, 0.0, np.sin(half)]
-            )
+            frame = spec.worldbody.add_frame(pos=scene.arm_at_m, quat=turn)
             spec.attach(mujoco.MjSpec.from_file(str(scene.arm)), prefix="", frame=frame)
+        for camera in scene.cameras:
+            if camera.view is not None:
+                camera.view.put_into(spec, scene.tool, scene.arm_at_m, turn)
         for camera in scene.cameras:
             if camera.eye_m is not None and camera.at_m is not None:
                 quat = look_at_quat(camera.eye_m, camera.at_m)
@@ -404,7 +418,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         found = {}
         for camera in self.scene.cameras:
             if camera.name not in self.drawers:
-                drawer = LayeredCamera(self.model, camera.name, *camera.size_px)
+                lens = camera.view.lens if camera.view else None
+                drawer = LayeredCamera(self.model, camera.name, *camera.size_px, lens)
                 drawer.forget(self.photo)
                 self.drawers[camera.name] = drawer
             found[camera.name] = self.drawers[camera.name].draw(self.data)

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.randomise import CellOptions, cell_arguments
-from gaploop.sim.scene import CAMERA_NAME
+from gaploop.sim.views import cell_views, read_cameras
 
 __all__ = ["CellEnv", "CellEnvConfig"]
 
 GYM_ID: Final = "gaploop/So101Cell-v0"
 ENTRY_POINT: Final = "gaploop.sim.lerobot_env:CellEnv"
-PIXELS: Final = f"pixels/{CAMERA_NAME}"
 UNSEEN_SCENES: Final = 1_000_000
 """Scenes of demonstrations begin at 0, those that policies are evaluated on here."""
 
@@ -55,20 +54,20 @@ class CellEnvConfig(CellOptions, EnvConfig):  # type: ignore[misc]
     first_scene: int = UNSEEN_SCENES
     robot: str = SO101.name
     features_map: dict[str, str] = field(
-        default_factory=lambda: {
-            ACTION: ACTION,
-            "agent_pos": OBS_STATE,
-            PIXELS: f"{OBS_IMAGES}.{CAMERA_NAME}",
-        }
+        default_factory=lambda: {ACTION: ACTION, "agent_pos": OBS_STATE}
     )
 
     def __post_init__(self) -> None:
-        joints = (len(arm_named(self.robot).joint_names),)
+        arm = arm_named(self.robot)
+        joints = (len(arm.joint_names),)
         self.features = {
             ACTION: PolicyFeature(FeatureType.ACTION, joints),
             "agent_pos": PolicyFeature(FeatureType.STATE, joints),
-            PIXELS: PolicyFeature(FeatureType.VISUAL, (self.image_size, self.image_size, 3)),
         }
+        for view in cell_views(read_cameras(self.cameras, "--env.cameras"), self.image_size, arm):
+            (width, height), pixels = view.size_px, f"pixels/{view.name}"
+            self.features[pixels] = PolicyFeature(FeatureType.VISUAL, (height, width, 3))
+            self.features_map.setdefault(pixels, f"{OBS_IMAGES}.{view.name}")
 
     @property
     def package_name(self) -> str:
@@ -91,7 +90,7 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
     """The cell, one policy frame a step.
 
     Observations are `agent_pos`, joint positions [°, gripper 0 to 100], shape (n_joints,), and
-    `pixels`: {camera: RGB, uint8, shape (size, size, 3)}. Actions are goals in the same units as
+    `pixels`: {camera: RGB, uint8, shape (height, width, 3)}. Actions are goals in the same units as
     `agent_pos`. The reward is 1 on the step that ends in success; `info` holds `is_success`.
 
     The arguments are as of `CellEnvConfig`; `max_steps` is its `episode_length`.
@@ -102,11 +101,11 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
 
     def __init__(self, task: str = "pick_place", *, max_steps: int = 400, **options: Any) -> None:
         config = CellEnvConfig(task=task, episode_length=max_steps, **options)
-        fps, image_size = config.fps, config.image_size
+        fps = config.fps
         self._cell = SimCell(
             **cell_arguments(config, config.robot, "--env.robot"),
             conditions=config.conditions,
-            image_size=image_size,
+            image_size=config.image_size,
         )
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"
@@ -120,11 +119,14 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
         self.action_space = gym.spaces.Box(
             np.minimum(low, high).astype(np.float32), np.maximum(low, high).astype(np.float32)
         )
-        picture = gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        pictures: dict[str, gym.Space[Any]] = {
+            view.name: gym.spaces.Box(0, 255, (*view.size_px[::-1], 3), np.uint8)
+            for view in self._cell.views
+        }
         self.observation_space = gym.spaces.Dict(
             {
                 "agent_pos": gym.spaces.Box(-np.inf, np.inf, low.shape, np.float32),
-                "pixels": gym.spaces.Dict({CAMERA_NAME: picture}),
+                "pixels": gym.spaces.Dict(pictures),
             }
         )
 
@@ -157,8 +159,9 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
 
     def _seen(self) -> GymObservation:
         state = to_degrees(self._cell.read().position_rad, self._cell.arm)
-        picture = self._cell.frame().image.copy()
-        return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}
+        views = self._cell.views
+        pictures = {view.name: self._cell.frame(view.name).image.copy() for view in views}
+        return {"agent_pos": state.astype(np.float32), "pixels": pictures}
 
     def render(self) -> NDArray[np.uint8]:
         """Return a picture for people, from the side; RGB, shape (240, 320, 3)."""

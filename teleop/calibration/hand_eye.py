@@ -18,20 +18,19 @@ import cv2
 import numpy as np
 from scipy.optimize import least_squares
 
+from gaploop.core.camera import IN_HAND, SETUPS, checked_pose, read_hand_eye
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.intrinsics import (
     Intrinsics,
     angle_rad,
-    checked_pose,
     inverse,
     pose,
     rotation_vector,
     transform,
 )
 
-SETUPS: Final = ("eye_in_hand", "eye_to_hand")
 MAX_RESIDUAL_MM: Final = 5.0
 """A calibration that places the board worse than this in held-out pictures is refused [mm]."""
 EXPLAINED_MM: Final = 1.0
@@ -75,12 +74,8 @@ class HandEye:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> HandEye:
         """Read what `HandEyeResult.to_json` wrote; UnusableInputError where it isn't that."""
-        if not isinstance(value, Mapping):
-            raise UnusableInputError(f"{where} holds no camera's place. Calibrate it again.")
-        setup = value.get("setup")
-        if setup not in SETUPS:
-            raise unknown_choice("set-up", setup, SETUPS, where)
-        mount = checked_pose(value.get("T_mount_camera"), f"{where}: T_mount_camera")
+        mount, in_hand = read_hand_eye(value, where)
+        setup = IN_HAND if in_hand else SETUPS[1]
         return cls(setup, mount, checked_pose(value.get("T_far_board"), f"{where}: T_far_board"))
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 from scipy.stats import median_abs_deviation
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.camera import read_intrinsics
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView
 
@@ -50,25 +51,6 @@ def transform(T: FloatArray, points_m: FloatArray) -> FloatArray:
     """Apply poses, shape (..., 4, 4), to points, shape (k, 3); returns shape (..., k, 3)."""
     turned = points_m @ np.swapaxes(T[..., :3, :3], -1, -2)
     return np.asarray(turned + T[..., None, :3, 3])
-
-
-def checked_pose(value: object, where: str) -> FloatArray:
-    """Return `value` as a pose, (4, 4); UnusableInputError where it is no finite rigid motion."""
-    try:
-        T = np.array(value, dtype=np.float64)
-    except DAMAGE:
-        T = np.empty(0)
-    if T.shape != (4, 4) or not np.isfinite(T).all():
-        raise UnusableInputError(f"{where} must be a 4x4 matrix of numbers, row by row.")
-    R = T[:3, :3]
-    rigid = np.allclose(R @ R.T, np.eye(3), atol=1e-3) and np.linalg.det(R) > 0
-    if not rigid or not np.allclose(T[3], (0, 0, 0, 1), atol=1e-9):
-        raise UnusableInputError(
-            f"{where} isn't a rigid motion: its upper left 3x3 must be a rotation and its last "
-            "row 0 0 0 1. Is it transposed?"
-        )
-    T[:3, :3] = Rotation.from_matrix(R).as_matrix()
-    return T
 
 
 LENSES: Final = ("standard", "wide")
@@ -173,16 +155,8 @@ class Intrinsics:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Intrinsics:
         """Read what `to_json` wrote; UnusableInputError where it isn't that."""
-        try:
-            matrix = np.array(value["camera_matrix"], dtype=np.float64).reshape(3, 3)
-            lens = np.array(value["distortion"], dtype=np.float64).ravel()
-            size = int(value["width"]), int(value["height"])
-            name = str(value["lens"])
-        except DAMAGE as error:
-            raise UnusableInputError(
-                f"{where} holds no intrinsics ({error}). Run: gaploop calibrate intrinsics"
-            ) from None
-        return cls(*size, matrix, lens, name)
+        width, height, matrix, lens = read_intrinsics(value, where)
+        return cls(width, height, matrix, lens, str(value.get("lens", LENSES[0])))
 
 
 @dataclass(frozen=True)

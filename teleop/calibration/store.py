@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 from filelock import FileLock
 
+from gaploop.core.camera import SCHEMA, checked_pose
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import (
@@ -40,9 +41,8 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.paths import inside
 from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
 from gaploop.teleop.calibration.hand_eye import HandEye, Sighting
-from gaploop.teleop.calibration.intrinsics import Intrinsics, checked_pose
+from gaploop.teleop.calibration.intrinsics import Intrinsics
 
-SCHEMA: Final = "gaploop.calibration.v1"
 SECTIONS: Final = ("cameras", "arms", "references")
 SUFFIX: Final = ".calibration.json"
 OLD_DAYS: Final = 30.0

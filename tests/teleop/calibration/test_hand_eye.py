@@ -16,6 +16,7 @@ from calibration_makers import (
     scene,
 )
 
+from gaploop.core.camera import checked_pose
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
@@ -28,7 +29,7 @@ from gaploop.teleop.calibration.hand_eye import (
     equations,
     solve,
 )
-from gaploop.teleop.calibration.intrinsics import angle_rad, checked_pose, inverse, pose
+from gaploop.teleop.calibration.intrinsics import angle_rad, inverse, pose
 
 
 @functools.lru_cache(maxsize=8)
