@@ -229,14 +229,24 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
+        from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
         from gaploop.finetune.reproduction import reproduced, subsets
 
+        driver, kept = config.policy.required(), folder / "reproduction"
         total = config.n * len(subsets(twin.mechanisms))
         with options.progress("Reproducing in simulation", total=total) as advance:
             found = reproduced(
-                found, takes, twin, config.policy.required(), folder / "reproduction",
-                n=config.n, workers=config.workers, progress=advance,
+                found, takes, twin, driver, kept, n=config.n, workers=config.workers,
+                progress=advance,
             )  # fmt: skip
+        if untried := worth_trying(found, twin):
+            says = f"Rolling out {len(untried)} gaps that nobody measured"
+            with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
+                tried = rolled_out(
+                    driver, twin, untried, takes[0].info.task, workers=config.workers,
+                    sees=found.summary["reproduction"]["sees"], folder=kept, progress=advance,
+                )  # fmt: skip
+            found = widened(found, takes, twin, tried, folder)
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None and not twin.world:
