@@ -31,7 +31,6 @@ from gaploop.failure_analysis.relative import figures_of
 from gaploop.failure_analysis.signals.registry import measure
 from gaploop.failure_analysis.station import (
     NAMED_FROM,
-    POLICY,
     RUNNERS_UP,
     SHARED_ERRORS,
     UNMEASURED,
@@ -114,7 +113,7 @@ class Likeness:
 
 
 def _seed(draw: int) -> int:
-    """Return what draws a direction; its scenes begin at twice as far."""
+    """Return the seed of a draw's direction."""
     return SCENES + EACH * draw
 
 
@@ -339,14 +338,13 @@ def widened(
     if UNMEASURED in station["named"] and max(after[c] for c in hidden) < NAMED_FROM:
         also[UNMEASURED] = whole
     told = verdict(after, station["takes"], also)
-    changed = []
+    changed, part = [], reproduction["shares"][UNMEASURED] / (whole or 1.0)
+    moved = {c: part * (after[c] - before[c]) for c in hidden}
     for take in found.takes:
         if take.failed:
-            parts = {d: s * after[d] / before[d] for d, s in take.dimensions.items()}
-            known = before[POLICY]
-            none = take.none * (known + after[UNMEASURED]) / (known + before[UNMEASURED])
-            total = sum(parts.values()) + none
-            shares = {d: part / total for d, part in parts.items()}
+            parts = {d: max(0.0, s + moved.get(d, 0.0)) for d, s in take.dimensions.items()}
+            total = sum(parts.values()) + max(0.0, take.none + moved[UNMEASURED])
+            shares = {d: share / total for d, share in parts.items()}
             named = tuple(c for c in told.named if shares.get(c, 0.0) >= LEAST_SHARE)
             take = replace(
                 take, dimensions=shares, none=max(0.0, 1.0 - math.fsum(shares.values())),
@@ -354,19 +352,25 @@ def widened(
             )  # fmt: skip
         changed.append(take)
     says = _lines(like, [c for c in told.named if c in alike])
-    if like.draws and any(like.best.startswith(f"{c}.") for c in told.named):
+    kept = {}
+    if like.best.partition(".")[0] in told.named:
         save_twin(with_hypothesis(twin, like), folder / TWIN)
-        says.append(f"Its likeliest values are in {TWIN}: plan --twin={TWIN} --try tries remedies.")
+        kept = {"twin": TWIN}
+        says.append(
+            f"{folder / TWIN} holds its likeliest values, for gaploop plan --twin=… --try. Nobody "
+            "measured them."
+        )
     summary = {
         **found.summary,
         **summarise_causes(changed),
         "station": told.to_json(),
         "hypotheses": {
             "rollouts": like.rollouts,
-            "dimensions": dict(like.dimensions),
+            "dimensions": dict(alike),
             "mechanisms": dict(like.mechanisms),
             "silent": list(like.silent),
             "says": says,
+            **kept,
         },
     }
     return replace(found, takes=tuple(changed), summary=summary)

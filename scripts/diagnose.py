@@ -76,8 +76,9 @@ class DiagnoseConfig:
     --policy.path, where it leaves what it learned."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
-    simulation and in the twin, mechanism by mechanism, and show what each costs. Continues where
-    it was stopped."""
+    simulation and in the twin, mechanism by mechanism, and show what each costs; where that doesn't
+    explain the failures, with every gap that nobody measured, too. Continues where it was
+    stopped."""
     n: int = 40
     """With --twin: scenes, the same in every cell."""
     workers: int = 2
@@ -252,7 +253,10 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     if twin is not None and not twin.world:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
-        about = PlanContext(folder / "plan", policy, twin, config.twin, task, ledger=known)
+        named = found.summary.get("hypotheses", {}).get("twin")
+        file = folder / named if named else config.twin
+        mine = load_twin(file) if file is not None else None
+        about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory

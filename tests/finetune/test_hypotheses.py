@@ -56,7 +56,7 @@ def diagnosed(unmeasured: float) -> tuple[Diagnosis, list[Take]]:
     named = [UNMEASURED] if unmeasured > 0.8 else []
     summary: dict[str, Any] = {
         "station": {"posterior": posterior, "named": named, "takes": 3},
-        "reproduction": {"leads": leads, "shown": {}, "sees": "lerobot"},
+        "reproduction": {"leads": leads, "shown": {}, "sees": "lerobot", "shares": leads},
     }
     info = TakeInfo("t", kind=TakeKind.ROLLOUT, joint_names=("a", "b"))
     take = Take(info, Outcome.FAILURE, Frames.empty(2), Telemetry(np.empty(0), {}))
