@@ -26,6 +26,8 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.collect.rig import Rig
+    from gaploop.core.messages import Image
     from gaploop.core.take import Take
     from gaploop.failure_analysis.diagnosis_record import Diagnosis
 
@@ -103,7 +105,7 @@ def _row(kind: str, k: int, first: int, config: BenchConfig, folder: Path) -> di
         policy, gaps, seed = "base", dict[str, float](), 0
         if kind == "policy":
             rng = np.random.default_rng([first + offset + k, attempt])
-            noise, drawn = float(rng.choice(SHAKEN)), int(rng.integers(1e6))
+            noise, drawn = float(rng.choice(SHAKEN)), int(rng.integers(1_000_000))
             policy = shaken(policy, noise, drawn, folder)
         elif kind != "nominal":
             among = BLIND if kind == "blind" else UNMEASURED
@@ -166,6 +168,10 @@ def _rolled_out(
     from gaploop.sim.gaps import add_mechanisms
 
     class Seen(MemoryTake):
+        def __init__(self, rig: Rig) -> None:
+            super().__init__(rig)
+            self.pictures: list[dict[str, Image]] = []
+
         def frame(self, row: FrameRow) -> None:
             self.pictures.append({c: p.copy() for c, p in row.pictures.items()})
             super().frame(row)
@@ -176,7 +182,7 @@ def _rolled_out(
     leader = PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
     for scene in scenes:
         memory = Seen(rig)
-        memory.pictures = seen = []
+        seen = memory.pictures
         sinks = (Recorder(memory, rig.follower),)
         ended = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=sinks)
         take = memory.take(ended.outcome)

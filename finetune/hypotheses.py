@@ -131,10 +131,9 @@ def hypotheses(twin: Twin) -> tuple[str, ...]:
 
 def worth_trying(found: Diagnosis, twin: Twin) -> tuple[str, ...]:
     """Return the hypotheses to roll out: none where what was measured explains the failures."""
-    reproduction, station = found.summary.get("reproduction"), found.summary.get("station")
-    if not reproduction or twin.world:
+    if "reproduction" not in found.summary or twin.world:
         return ()
-    shares = station["posterior"]
+    shares = found.summary["station"]["posterior"]
     return hypotheses(twin) if sum(shares[c] for c in _hidden(found)) >= WORTH else ()
 
 
@@ -387,7 +386,9 @@ def _lines(like: Likeness, named: Sequence[str]) -> list[str]:
     near = [(d, p) for d, p in ranked if p >= RUNNERS_UP * most]
     shown = []
     for d, p in near:
-        best = max((m for m in like.mechanisms if m.startswith(f"{d}.")), key=like.mechanisms.get)
+        best = max(
+            (m for m in like.mechanisms if m.startswith(f"{d}.")), key=lambda m: like.mechanisms[m]
+        )
         shown.append(f"{words(d)} {p:.0%} (most like {words(best.partition('.')[2])})")
     found.append(f"The failures look like those of {', '.join(shown)}.")
     if len(near) > 1 and not named:

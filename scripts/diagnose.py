@@ -251,10 +251,12 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None and not twin.world:
+        from gaploop.finetune.hypotheses import TWIN
+
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
-        named = found.summary.get("hypotheses", {}).get("twin")
-        file = folder / named if named else config.twin
+        has_hypothesis = "twin" in found.summary.get("hypotheses", {})
+        file = folder / TWIN if has_hypothesis else config.twin
         mine = load_twin(file) if file is not None else None
         about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
