@@ -34,6 +34,7 @@ python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks hypotheses --seed=1 --output_dir=outputs/hypotheses
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
@@ -104,6 +105,7 @@ BENCHES: Final = {
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
+    "hypotheses": "the station's verdict where no probe measured the gap; bad policies",
     "house": "how large the product is, and how far one take travels through it",
     "any_arm": "planted drives of arms by their MJCF files: named, intervals, error",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from gaploop.collect.journal import FrameRow, Recorder, channels
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, cell_tracker
-from gaploop.collect.take import run_take
+from gaploop.collect.take import TakeResult, run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
@@ -235,7 +235,7 @@ def evaluate(
     for name, condition in settings.items():
         lacking = [s for s in seeds if (name, s) not in held]
         jobs += [
-            _Job(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
+            Job(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
             for i in range(0, len(lacking), CHUNK)
         ]
     told = [on_rollouts] if on_rollouts else []
@@ -284,6 +284,25 @@ def rig_of(
     return replace(rig, tracker=cell_tracker(rig.cell, spec.domain))
 
 
+def attempts(
+    rig: EmbeddedRig,
+    policy: Policy,
+    seeds: Sequence[int],
+    max_s: float,
+    speed_scale: float = 1.0,
+) -> Iterator[tuple[TakeResult, Take]]:
+    """Yield of each scene how the attempt ended, and what it showed in numbers."""
+    rig = rig.seen_by(policy)
+    leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+    leader.speed_scale = speed_scale
+    for seed in seeds:
+        memory = MemoryTake(rig)
+        sinks = (Recorder(memory, rig.follower),)
+        longest_s = max_s / speed_scale
+        ended = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
+        yield ended, memory.take(ended.outcome)
+
+
 def roll_out(
     rig: EmbeddedRig,
     policy: Policy,
@@ -294,18 +313,14 @@ def roll_out(
     sees: str = "scene",
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
-    rig = rig.seen_by(policy)
-    leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
-    leader.speed_scale = speed_scale
     results = []
-    for seed in seeds:
-        memory = MemoryTake(rig)
-        sinks = (Recorder(memory, rig.follower),)
-        longest_s = max_s / speed_scale
-        take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
+    tried = attempts(rig, policy, seeds, max_s, speed_scale)
+    for seed, (ended, take) in zip(seeds, tried, strict=True):
         won = take.outcome is Outcome.SUCCESS
-        mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
-        results.append(Rollout(seed, condition, won, take.duration_s, take.reason, "", mode, phase))
+        mode, phase = ("", "") if won else category(take, sees)
+        results.append(
+            Rollout(seed, condition, won, ended.duration_s, ended.reason, "", mode, phase)
+        )
     return results
 
 
@@ -387,7 +402,9 @@ def condition_name(condition: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
+    """A few rollouts, as plain data that can go to another process."""
+
     path: str
     policy: str
     spec: CellSpec
@@ -405,7 +422,7 @@ class _Station:
     rig: EmbeddedRig | None = None
     cell: tuple[CellSpec, Mapping[str, Any], float] | None = None
 
-    def policy_for(self, job: _Job) -> ActPolicy:
+    def policy_for(self, job: Job) -> ActPolicy:
         loaded = (job.spec.policy_format, job.spec.device, job.spec.threads)
         if self.policy is None or (self.policy_id, self.loaded) != (job.policy, loaded):
             if (found := policy_id(job.path)) != job.policy:
@@ -416,7 +433,7 @@ class _Station:
             self.policy, self.policy_id, self.loaded = job.spec.load(job.path), job.policy, loaded
         return self.policy
 
-    def rig_for(self, job: _Job, fps: float) -> EmbeddedRig:
+    def rig_for(self, job: Job, fps: float) -> EmbeddedRig:
         wanted = (job.spec, job.condition, fps)
         if self.rig is None or self.cell != wanted:
             self.close()
@@ -434,8 +451,13 @@ class _Station:
 _station = _Station()
 
 
-def _run(job: _Job) -> list[Rollout]:
+def ready(job: Job) -> tuple[EmbeddedRig, ActPolicy]:
+    """Return rig and policy of a job; a process keeps them for its next one."""
     policy = _station.policy_for(job)
-    rig = _station.rig_for(job, policy.fps)
+    return _station.rig_for(job, policy.fps), policy
+
+
+def _run(job: Job) -> list[Rollout]:
+    rig, policy = ready(job)
     name, spec = condition_name(job.condition), job.spec
     return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

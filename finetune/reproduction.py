@@ -519,7 +519,7 @@ def in_the_cell(
     """
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
-        parameters, left_open, cell = _cell(folder, twin, mechanisms, [str(policy), task, sees])
+        parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), task, sees])
         return evaluate(
             policy,
             n,
@@ -537,7 +537,7 @@ def in_the_cell(
     return roll_out
 
 
-def _cell(
+def in_twin(
     folder: Path, twin: Twin, mechanisms: tuple[str, ...], how: Sequence[str]
 ) -> tuple[dict[str, dict[str, float]], Randomisation | None, Path]:
     """Return what is put in, what is drawn around it, and the folder of its rollouts."""
@@ -574,7 +574,7 @@ def in_a_world(
     env = config_of(said, f"twin of {twin.station}: world")
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
-        parameters, left_open, cell = _cell(folder, twin, mechanisms, [str(policy), ""])
+        parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), ""])
         spec = WorldSpec(roles=roles, parameters=parameters, randomise=left_open)
         return evaluate_gym(
             policy, env, n, seed=SCENES, batch=workers, folder=cell, spec=spec,
@@ -634,6 +634,6 @@ def reproduced(
         "tier": evidence.tier.value,
         "evidence": evidence.to_json(),
         "station": verdict.to_json(),
-        "reproduction": reproduction.to_json(),
+        "reproduction": {**reproduction.to_json(), "sees": base.tier.value},
     }
     return replace(found, takes=told, summary=summary, base=evidence)

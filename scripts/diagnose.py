@@ -76,8 +76,9 @@ class DiagnoseConfig:
     --policy.path, where it leaves what it learned."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
-    simulation and in the twin, mechanism by mechanism, and show what each costs. Continues where
-    it was stopped."""
+    simulation and in the twin, mechanism by mechanism, and show what each costs; where that doesn't
+    explain the failures, with every gap that nobody measured, too. Continues where it was
+    stopped."""
     n: int = 40
     """With --twin: scenes, the same in every cell."""
     workers: int = 2
@@ -229,20 +230,35 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
+        from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
         from gaploop.finetune.reproduction import reproduced, subsets
 
+        driver, kept = config.policy.required(), folder / "reproduction"
         total = config.n * len(subsets(twin.mechanisms))
         with options.progress("Reproducing in simulation", total=total) as advance:
             found = reproduced(
-                found, takes, twin, config.policy.required(), folder / "reproduction",
-                n=config.n, workers=config.workers, progress=advance,
+                found, takes, twin, driver, kept, n=config.n, workers=config.workers,
+                progress=advance,
             )  # fmt: skip
+        if untried := worth_trying(found, twin):
+            says = f"Rolling out {len(untried)} gaps that nobody measured"
+            with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
+                tried = rolled_out(
+                    driver, twin, untried, takes[0].info.task, workers=config.workers,
+                    sees=found.summary["reproduction"]["sees"], folder=kept, progress=advance,
+                )  # fmt: skip
+            found = widened(found, takes, twin, tried, folder)
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None and not twin.world:
+        from gaploop.finetune.hypotheses import TWIN
+
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
-        about = PlanContext(folder / "plan", policy, twin, config.twin, task, ledger=known)
+        has_hypothesis = "twin" in found.summary.get("hypotheses", {})
+        file = folder / TWIN if has_hypothesis else config.twin
+        mine = load_twin(file) if file is not None else None
+        about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory

@@ -273,7 +273,7 @@ finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exi
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
-finetune/reproduction.py:_cell | folder / digest[:16] | ours
+finetune/reproduction.py:in_twin | folder / digest[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
 finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
 finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours

@@ -111,6 +111,8 @@ def diagnosis_report(
             sections.append(_camera_check_section(diagnosis.camera_check))
         if "reproduction" in summary:
             sections.append(_reproduction_section(summary["reproduction"], clips))
+        if lines := summary.get("hypotheses", {}).get("says"):
+            sections.append(section("What nobody measured", "", [text(line) for line in lines]))
         taken = summary["reference"]["takes"]
         usual = f"What is usual: {summary['reference']['name']}"
         surety = [text(usual + (f" ({taken} episodes)." if taken else "."))]
@@ -344,6 +346,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     lines += deployment_lines(summary)
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
+    lines += summary.get("hypotheses", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: a simulation stands for the real robot")
