@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.worlds import WORLDS, Foreign, evaluated, made, said
 from gaploop.core.errors import GaploopError
+from gaploop.core.statistics import percent, rate
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
-from gaploop.finetune.evaluation import Rate
 from gaploop.scripts import options
 from gaploop.sim.world import GymWorld
 
@@ -98,7 +98,11 @@ def table(result: Mapping[str, Any]) -> str:
     """Return a line for each station, and how many were right."""
     counts = Counter(judged(s) for s in result["stations"])
     ran = sum(counts.values()) - counts["not run"]
-    lines = [f"right {Rate(counts['right'], ran)}" if ran else "none ran"]
+    lines = [
+        f"right {counts['right']} of {ran}, {percent(rate(counts['right'], ran))}"
+        if ran
+        else "none ran"
+    ]
     lines[0] += "".join(f"; {what} {n}" for what, n in counts.items() if what != "right")
     for s in result["stations"]:
         was = f"{s['injected']} {s['severity']:.2f}, {s['failed']} failed" if s["injected"] else ""

@@ -184,6 +184,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def made(world: Foreign) -> gym.Env[Any, Any]:
+    """Make one as it is."""
     from gaploop.sim.lerobot_worlds import GymEnvConfig
 
     return GymEnvConfig(gym=world.gym, kwargs=dict(world.kwargs)).make()
@@ -207,6 +208,7 @@ def _driver(world: Foreign) -> str:
 
 
 def evaluated(world: Foreign, n: int, *more: str, policy: str = "") -> dict[str, Any]:
+    """Return what `gaploop evaluate` says of n scenes; its own script drives unless given."""
     named = f"--policy.path={policy or _driver(world)}"
     return said("evaluate", named, *world.named, f"--n={n}", *more)
 
