@@ -279,7 +279,7 @@ def vectors(
 
     if isinstance(config, GymEnvConfig):
         made, length = config.make, config.episode_length
-        how = {"raw": raw, "kept": kept, "speed_scale": speed_scale}
+        how: dict[str, Any] = {"raw": raw, "kept": kept, "speed_scale": speed_scale}
         if speed_scale < 1:
             with contextlib.closing(made()) as tried:
                 if not takes_targets(tried, spec.roles):
