@@ -62,6 +62,7 @@ python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
     --output_dir=outputs/libero
 python -m benchmarks worlds --n=3
+python -m benchmarks world_stations --n=6 --output_dir=outputs/world_stations
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks handled --n=50 --output_dir=outputs/handled
 python -m benchmarks real_pictures --data=FOLDER_WITH_DATASETS --n=3
@@ -114,6 +115,7 @@ BENCHES: Final = {
     "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
+    "world_stations": "causes named at blind stations in simulations of others",
     "worlds": "what ends in a figure, by command, in six simulations of others",
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",

@@ -52,6 +52,11 @@ class Foreign:
         """How a command is told."""
         return [f"--env.gym={self.gym}", f"--env.kwargs={json.dumps(dict(self.kwargs))}"]
 
+    @property
+    def unseen(self) -> Foreign:
+        """The same without pictures, which its script doesn't look at."""
+        return replace(self, kwargs={**self.kwargs, "render_mode": None})
+
 
 SMALL: Final = {"width": 96, "height": 96}
 WORLDS: Final = {
@@ -65,7 +70,9 @@ WORLDS: Final = {
         {"env_name": "button-press-v3", "seed": 0, "camera_name": "corner2", **SMALL},
         "metaworld.policies:SawyerButtonPressV3Policy",
     ),
-    "robosuite Lift": Foreign("benchmarks.worlds:robosuite/Lift-v0"),
+    "robosuite Lift": Foreign(
+        "benchmarks.worlds:robosuite/Lift-v0", script="benchmarks.worlds:Lifted"
+    ),
     "gymnasium-robotics Fetch": Foreign(
         "gymnasium_robotics:FetchPickAndPlace-v4", SMALL, "benchmarks.worlds:Fetch"
     ),
@@ -107,19 +114,37 @@ gym.register("robosuite/Lift-v0", "benchmarks.worlds:Lift")
 class Fetch:
     """Fetch's pick and place by where things are, which it is told."""
 
+    opened = 1.0
+
     def __init__(self) -> None:
         self._closed = 0
 
     def get_action(self, observation: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the next pull of the hand and its gripper, shape (4,)."""
-        hand, thing = observation["observation"][:3], observation["observation"][3:6]
+        seen = observation["observation"]
+        return self.carried(seen[:3], seen[3:6], observation["desired_goal"])
+
+    def carried(self, hand: Any, thing: Any, there: Any) -> np.ndarray[Any, Any]:
+        """Go above the thing, down, close, and take it there; positions have shape (3,) [m]."""
         above = np.linalg.norm((thing - hand)[:2]) > 0.015
         if self._closed == 0 and (above or hand[2] - thing[2] > 0.01):
-            goal, grip = thing + np.array([0.0, 0.0, 0.08 if above else 0.0]), 1.0
+            goal, grip = thing + np.array([0.0, 0.0, 0.08 if above else 0.0]), self.opened
         else:
             self._closed += 1
-            goal, grip = (thing if self._closed < 8 else observation["desired_goal"]), -1.0
+            goal, grip = (thing if self._closed < 8 else there), -self.opened
         return np.clip(np.append(8.0 * (goal - hand), grip), -1.0, 1.0).astype(np.float32)
+
+
+class Lifted(Fetch):
+    """robosuite's Lift in the same way: the cube is raised where it lies."""
+
+    opened = -1.0
+
+    def get_action(self, observation: Any) -> np.ndarray[Any, Any]:
+        """Return the next pull of the hand, no turn, and its gripper, shape (7,)."""
+        thing = observation[:3]
+        pull = self.carried(thing - observation[7:10], thing, thing + np.array([0.0, 0.0, 0.1]))
+        return np.concatenate([pull[:3], np.zeros(3, np.float32), pull[3:]])
 
 
 def nothing(observation: Any) -> Any:
@@ -141,7 +166,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         for name, world in WORLDS.items():
             cells = found.setdefault(name, {})
             try:
-                _space = _made(world).action_space
+                _space = made(world).action_space
             except GaploopError as error:
                 cells |= dict.fromkeys(COLUMNS, f"{NOT_RUN}{error}")
                 advance(len(COLUMNS))
@@ -158,13 +183,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     return {"worlds": found, "ended": ended, "of": total}
 
 
-def _made(world: Foreign) -> gym.Env[Any, Any]:
+def made(world: Foreign) -> gym.Env[Any, Any]:
+    """Make one as it is."""
     from gaploop.sim.lerobot_worlds import GymEnvConfig
 
     return GymEnvConfig(gym=world.gym, kwargs=dict(world.kwargs)).make()
 
 
-def _said(*arguments: str) -> dict[str, Any]:
+def said(*arguments: str) -> dict[str, Any]:
     """Return what a command says with --json."""
     out, told = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
@@ -181,14 +207,15 @@ def _driver(world: Foreign) -> str:
     return world.script or f"{__name__}:nothing"
 
 
-def _evaluate(world: Foreign, n: int, *more: str, policy: str = "") -> dict[str, Any]:
+def evaluated(world: Foreign, n: int, *more: str, policy: str = "") -> dict[str, Any]:
+    """Return what `gaploop evaluate` says of n scenes; its own script drives unless given."""
     named = f"--policy.path={policy or _driver(world)}"
-    return _said("evaluate", named, *world.named, f"--n={n}", *more)
+    return said("evaluate", named, *world.named, f"--n={n}", *more)
 
 
 def _factors(world: Foreign, folder: Path, n: int) -> str:
     del folder
-    answer = _evaluate(world, n, "--factors=all")
+    answer = evaluated(world, n, "--factors=all")
     count = len(answer["by_condition"])
     if count < 2:
         raise GaploopError("none of the factors can be varied")
@@ -200,9 +227,9 @@ def _zero(world: Foreign, folder: Path, n: int) -> str:
     from gaploop.sim.world import GymWorld, WorldSpec
 
     del folder, n
-    plain = _made(world)
-    can = [key for key, why in GymWorld(lambda: _made(world)).parameters().items() if not why]
-    gapped = GymWorld(lambda: _made(world), WorldSpec(gaps=dict.fromkeys(can, 0.0)))
+    plain = made(world)
+    can = [key for key, why in GymWorld(lambda: made(world)).parameters().items() if not why]
+    gapped = GymWorld(lambda: made(world), WorldSpec(gaps=dict.fromkeys(can, 0.0)))
     rng, actions = np.random.default_rng(0), list[Any]()
     for _ in range(STEPS):
         plain.action_space.seed(int(rng.integers(2**31)))
@@ -230,14 +257,13 @@ def _twin(world: Foreign, folder: Path, n: int) -> str:
     if not world.script:
         raise GaploopError("no policy of its own succeeds: it would fail without the gap, too")
     takes, twin = folder / "station", folder / "station_twin"
-    plain = replace(world, kwargs={**world.kwargs, "render_mode": None})
-    gap = f"--gaps={json.dumps(LATE)}"
-    _evaluate(
-        plain, 2 * n, gap, "--gap_seed=7", f"--dataset.root={takes}", "--dataset.failures=true",
+    plain, gap = world.unseen, (f"--gaps={json.dumps(LATE)}", "--gap_seed=7")
+    evaluated(
+        plain, 2 * n, *gap, f"--dataset.root={takes}", "--dataset.failures=true",
         "--dataset.single_task=Do it",
     )  # fmt: skip
-    _said("identify", str(takes), *plain.named, f"--output_dir={twin}")
-    answer = _said(
+    said("identify", str(takes), *plain.named, f"--output_dir={twin}")
+    answer = said(
         "diagnose", str(takes), f"--twin={twin / 'station_twin.yaml'}", "--workers=1",
         f"--policy.path={world.script}", f"--n={2 * n}", f"--output_dir={folder / 'diagnosis'}",
     )  # fmt: skip
@@ -248,8 +274,8 @@ def _twin(world: Foreign, folder: Path, n: int) -> str:
 
 
 def _randomise(world: Foreign, folder: Path, n: int) -> str:
-    answer = _evaluate(world, n, "--randomise=all")
-    again = _evaluate(world, n, "--randomise=all")
+    answer = evaluated(world, n, "--randomise=all")
+    again = evaluated(world, n, "--randomise=all")
     del folder
     if answer["by_condition"] != again["by_condition"]:
         raise GaploopError("equal seeds gave other results")
@@ -266,7 +292,7 @@ def _trained(world: Foreign, folder: Path, n: int) -> str:
     if not world.script:
         raise GaploopError("no policy of its own succeeds: nobody demonstrates")
     takes, run = folder / "takes", folder / "run"
-    shown = _evaluate(world, n, f"--dataset.root={takes}", "--dataset.single_task=Do it")
+    shown = evaluated(world, n, f"--dataset.root={takes}", "--dataset.single_task=Do it")
     mixture = folder / "mixture.yaml"
     mixture.write_text(yaml.safe_dump({"sources": {"takes": "takes"}, "shares": {"takes": 1.0}}))
     code = cli.main(
@@ -274,7 +300,7 @@ def _trained(world: Foreign, folder: Path, n: int) -> str:
     )
     if code:
         raise GaploopError(f"gaploop finetune ended with {code}")
-    result = _evaluate(world, 1, policy=str(run))
+    result = evaluated(world, 1, policy=str(run))
     return f"{_rate(shown)} shown; a tiny ACT of 10 steps {_rate(result)}"
 
 
@@ -287,7 +313,7 @@ def _gated(world: Foreign, folder: Path, _n: int) -> str:
     }  # fmt: skip
     rules = {"gain": 0.5, "max_pairs": 12, "baseline_rate": 0.2}
     suite.write_text(yaml.safe_dump({"name": "foreign", "tasks": [task], "rules": rules}))
-    answer = _said(
+    answer = said(
         "gate", f"--baseline={__name__}:nothing", f"--candidate={_driver(world)}",
         f"--suite={suite}", f"--output_dir={folder / 'gate'}", "--seed=0",
     )  # fmt: skip

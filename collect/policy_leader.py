@@ -47,6 +47,13 @@ def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
     return before + share * (target - before)
 
 
+def checked_speed(scale: float) -> float:
+    """Return a `speed_scale`; UnusableInputError where it isn't above 0 and up to 1."""
+    if not 0 < scale <= 1:
+        raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {scale:g}.")
+    return scale
+
+
 def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
     """Return `new`, come to gradually from `old` over the steps that both have; (n_joints,) each.
 
@@ -150,9 +157,7 @@ class PolicyLeader:
 
     @speed_scale.setter
     def speed_scale(self, scale: float) -> None:
-        if not 0 < scale <= 1:
-            raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {scale:g}.")
-        self._speed_scale = scale
+        self._speed_scale = checked_speed(scale)
 
     def reset(self) -> None:
         """Get ready for a new take."""

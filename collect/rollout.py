@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.intervention import Driver, OnStall, SharedLeader
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.policy_leader import Pace, PolicyLeader
+from gaploop.collect.policy_leader import Pace, PolicyLeader, checked_speed
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import FAULTS_IN_A_ROW, TakeResult, run_take
 from gaploop.core import journal_format, labels
@@ -227,8 +227,8 @@ class SpeedRamp:
     """
 
     def __init__(self, journal: Path, policy: str, fixed: float | None = None) -> None:
-        if fixed is not None and not 0 < fixed <= 1:
-            raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {fixed:g}.")
+        if fixed is not None:
+            checked_speed(fixed)
         self._file, self._policy, self._fixed = journal / FILE, policy, fixed
         self._counts = _read(self._file)
         self._before = self._counts.get(policy, 0)

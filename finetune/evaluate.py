@@ -176,6 +176,7 @@ def evaluate(
     base: Mapping[str, Any] | None = None,
     folder: Path | None = None,
     on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
+    on_cores: Callable[[int], None] = lambda _cores: None,
     ray: str = "",
     where: str = "",
     **cell: Any,
@@ -195,6 +196,7 @@ def evaluate(
         folder: keeps every rollout as it comes; what it holds of this policy in this cell isn't
             rolled out again.
         on_rollouts: called with the rollouts just finished, those that `folder` held first.
+        on_cores: called with the number of processes that roll out.
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
         where: what the cell is made like, in words; "" for nominal.
         cell: what of `CellSpec` isn't as usual, under every condition.
@@ -245,7 +247,7 @@ def evaluate(
         tell(rollouts)
     one = len(jobs) == 1
     try:
-        for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else ""):
+        for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else "", on_cores):
             rollouts += done
             for tell in (*([log.add] if log else []), *told):
                 tell(done)

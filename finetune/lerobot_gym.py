@@ -25,6 +25,7 @@ from lerobot.policies import make_policy, make_pre_post_processors
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from peft import PeftModel
 
+from gaploop.collect.policy_leader import checked_speed
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.schema import named_function
@@ -63,11 +64,13 @@ def evaluate_gym(
     batch: int = 1,
     folder: Path | None = None,
     on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
+    on_cores: Callable[[int], None] = lambda _cores: None,
     spec: WorldSpec = NOMINAL_WORLD,
     conditions: Sequence[Mapping[str, Any]] = ({},),
     demonstrations: Demonstrations | None = None,
     ray: str = "",
     loading: Mapping[str, Any] | None = None,
+    speed_scale: float = 1.0,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
 
@@ -78,12 +81,13 @@ def evaluate_gym(
         batch: processes, or environments that step side by side; one alone where an environment
             doesn't keep to its seeds.
         ray: address of a Ray cluster that does the work of a world; "" for processes here.
-        folder: keeps every rollout as it comes, as for `evaluate`.
+        folder, on_cores: as for `evaluate`.
         spec: what is injected.
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
         demonstrations: gets the attempts that succeed.
         loading: device, threads and format of the policy, as of `load_policy`.
+        speed_scale: as of `GymAttempts`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -95,7 +99,7 @@ def evaluate_gym(
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
     how = dict(loading or {})
-    driver = GymDriver(policy_path, how)
+    driver = GymDriver(policy_path, how, checked_speed(speed_scale))
     identity = driver.id
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
@@ -105,6 +109,8 @@ def evaluate_gym(
         said |= {name: value for name, value in like.items() if value}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
+    if speed_scale != 1:
+        settings["speed_scale"] = speed_scale
     if how.get("format"):
         settings["policy_format"] = how["format"]
     log = RolloutLog(folder, settings) if folder else None
@@ -114,6 +120,7 @@ def evaluate_gym(
     for setting in conditions:
         here = replace(spec, conditions={**spec.conditions, **setting})
         alone = driver.script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
+        alone = alone or speed_scale < 1
         kept = demonstrations is not None
         made = driver.worlds(env, here, kept=kept) if alone else _environments(env, batch, n)
         with contextlib.ExitStack() as stack:
@@ -135,10 +142,12 @@ def evaluate_gym(
                 on_rollouts(known)
                 done_seeds = {r.seed for r in known}
                 lacking = [s for s in wanted if s not in done_seeds]
-                job = Job(str(policy_path), env, here, task, tuple(lacking), how)
+                job = Job(str(policy_path), env, here, task, tuple(lacking), how, speed_scale)
                 if alone and not kept and (batch > 1 or ray) and job.can_be_spread():
-                    parts = run_jobs(_do, job.parts(2 * batch), batch, ray)
+                    count = len(lacking) if ray else 2 * batch
+                    parts = run_jobs(_do, job.parts(count), batch, ray, on_cores)
                 else:
+                    on_cores(1 if alone else vector.num_envs)
                     parts = _here(driver, env, vector, lacking)
                 for seeds, found in parts:
                     done = [
@@ -191,6 +200,7 @@ class Job:
     task: str
     seeds: tuple[int, ...]
     loading: Mapping[str, Any] = field(default_factory=dict)
+    speed_scale: float = 1.0
 
     def parts(self, count: int) -> list[Job]:
         """Return the work in so many parts, or fewer."""
@@ -223,7 +233,7 @@ class Job:
 
 def _do(job: Job) -> Attempted:
     """Do a job, in any process."""
-    driver = GymDriver(job.policy, job.loading)
+    driver = GymDriver(job.policy, job.loading, job.speed_scale)
     with driver.worlds(job.env, job.spec) as made:
         parts = list(_here(driver, job.env, made[job.task], job.seeds))
     return job.seeds, [attempt for _, found in parts for attempt in found]
@@ -237,9 +247,11 @@ class GymDriver:
         script: what `script_of` returns.
     """
 
-    def __init__(self, policy: str | Path, loading: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, policy: str | Path, loading: Mapping[str, Any] | None = None, speed_scale: float = 1.0
+    ) -> None:
         """Find it; UnusableInputError where there is none. `loading` is as of `load_policy`."""
-        self._loading = loading or {}
+        self._loading, self._speed_scale = loading or {}, speed_scale
         self.script = script_of(str(policy))
         self._path = None if self.script else resolve(policy)
         self.id = policy_id(self._path) if self._path else str(policy)
@@ -250,7 +262,9 @@ class GymDriver:
         self, env: EnvConfig, spec: WorldSpec, *, kept: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Yield an environment of every task, with what is injected, by the task's name."""
-        made = vectors(env, spec, raw=self.script is not None, kept=kept)
+        made = vectors(
+            env, spec, raw=self.script is not None, kept=kept, speed_scale=self._speed_scale
+        )
         try:
             yield made
         finally:
@@ -270,7 +284,7 @@ class GymDriver:
         """
         rate_hz = float(env.fps)
         if isinstance(env, GymEnvConfig):
-            rate_hz = 1.0 / float(vector.envs[0].world.period_s)
+            rate_hz = self._speed_scale / float(vector.envs[0].world.period_s)
         if self._path and self._side is None:
             self._side = _loaded(self._path, _with_features(env, vector), self._loading)
         try:

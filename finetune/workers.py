@@ -27,8 +27,9 @@ _pools: dict[int, tuple[ProcessPoolExecutor, Connection]] = {}
 
 
 def run_jobs[J, R](
-    work: Callable[[J], R], jobs: Iterable[J], workers: int, ray: str = ""
-) -> Iterator[R]:
+    work: Callable[[J], R], jobs: Iterable[J], workers: int, ray: str = "",
+    on_cores: Callable[[int], None] = lambda _cores: None,
+) -> Iterator[R]:  # fmt: skip
     """Yield `work(job)` of each job as it comes, in no particular order.
 
     Args:
@@ -36,14 +37,16 @@ def run_jobs[J, R](
         jobs: its arguments, to be pickled.
         ray: address of a Ray cluster whose machines do the work instead, such as `auto` or
             `ray://head:10001`; `local` starts one here. "" for none.
+        on_cores: called with how many processes, each with a core, do the work.
 
     Raises:
         GaploopError: a worker died.
         UnusableInputError: Ray isn't installed, or its cluster can't be reached.
     """
     if ray:
-        yield from _on_ray(work, jobs, ray)
+        yield from _on_ray(work, jobs, ray, on_cores)
         return
+    on_cores(max(workers, 1))
     if workers <= 1:
         yield from map(work, jobs)
         return
@@ -86,7 +89,9 @@ def _end_with_parent(held: Connection) -> None:
         os._exit(1)
 
 
-def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> Iterator[R]:
+def _on_ray[J, R](
+    work: Callable[[J], R], jobs: Iterable[J], address: str, on_cores: Callable[[int], None]
+) -> Iterator[R]:
     """Do jobs on a Ray cluster, each on a core and with a thread of its own.
 
     Ray moves a job that died with its machine to another one, and starts no more than the cluster
@@ -109,6 +114,7 @@ def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> It
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(work)
         waiting = [remote.remote(job) for job in jobs]
+        on_cores(min(int(ray.cluster_resources().get("CPU", 1)), len(waiting)))
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1)
             yield ray.get(done[0])

@@ -30,6 +30,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
+from gaploop.sim.roles import Survey
 from gaploop.sim.world import GymWorld, WorldSpec
 
 MOST_TAKES: Final = 4
@@ -219,6 +220,7 @@ class _Replays:
     def __init__(self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None) -> None:
         self._env, self._roles, self.done = env, roles, 0
         self.known = list[_Tried]()
+        self._inside: Survey | None = None
         self.starts = self._found(takes)
         spread = np.concatenate([s.take.frames.state for s in self.starts])
         self._range = np.ptp(spread, axis=0)
@@ -227,6 +229,7 @@ class _Replays:
         world = GymWorld(env.make, WorldSpec(roles=roles))
         try:
             can, self._as_it_is = world.parameters(), world.as_it_is()
+            self._inside = world.surveyed()
         finally:
             world.close()
         unseen = () if any(s.take.cameras for s in self.starts) else PICTURES
@@ -275,7 +278,7 @@ class _Replays:
         return sorted(found[:MOST_TAKES], key=lambda s: s.resets)
 
     def _attempts(self, spec: WorldSpec) -> GymAttempts:
-        return GymAttempts(GymWorld(self._env.make, spec), None, raw=True)
+        return GymAttempts(GymWorld(self._env.make, spec, self._inside), None, raw=True)
 
     def options(self) -> list[tuple[str, int]]:
         """Return gaps with seeds, one for each direction that they have."""

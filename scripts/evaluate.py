@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class RolloutsOptions:
     workers: int | str = 2
     """Processes; or a Ray cluster: ray (the one that this machine is in), ray:local (starts one),
     ray://head:10001. It needs pip install 'gaploop[ray]' on every machine."""
+    speed_scale: float = 1.0
+    """Let the policy drive at this share of its speed; a rollout gets as much more time."""
     output_dir: Path | None = None
     """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
     json: bool = False
@@ -95,8 +98,6 @@ class EvaluateConfig(RolloutsOptions):
     those of that policy."""
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
-    speed_scale: float = 1.0
-    """Let the policy drive at this share of its speed; a rollout gets as much more time."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -267,11 +268,12 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                     )
                 kept = config.dataset
                 keep = Demonstrations(kept.root, kept.single_task, failures=kept.failures)
-            with _running(config.n * len(varied), folder) as seen, keep as demonstrations:
+            with _running(config.n * len(varied), folder) as told, keep as demonstrations:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, **_workers(config),
-                    folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
+                    folder=folder, **told, spec=spec, conditions=varied,
                     demonstrations=demonstrations, loading=config.policy.loading(),
+                    speed_scale=config.speed_scale,
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -317,7 +319,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     workers = _workers(config)
     device = device_named(config.policy.device)
     log.info("The policy runs on %s, %s.", device, config.policy.format or "fp32")
-    with _running(config.n * count, folder) as seen:
+    with _running(config.n * count, folder) as told:
         return evaluate(
             config.policy.required(),
             config.n,
@@ -329,7 +331,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             speed_scale=config.speed_scale,
             base=base,
             folder=folder,
-            on_rollouts=seen,
+            **told,
             ray=workers["ray"],
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
@@ -340,9 +342,10 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
 
 
 @contextlib.contextmanager
-def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rollout]], None]]:
-    """Show a progress bar with the success so far; say what is kept where it is stopped."""
+def _running(total: int, folder: Path | None) -> Iterator[dict[str, Callable[..., None]]]:
+    """Show a progress bar with the success so far; say how fast it went, and what a stop keeps."""
     won = tried = 0
+    goes_on, cores, start_s = bool(folder and (folder / ROLLOUTS).exists()), 1, time.monotonic()
     with options.progress("Rolling out", total) as advance:
 
         def seen(rollouts: Sequence[Rollout]) -> None:
@@ -350,8 +353,18 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rol
             won, tried = won + sum(r.success for r in rollouts), tried + len(rollouts)
             advance(len(rollouts), f"Rolling out, {won / tried:.0%} succeed" if tried else "")
 
+        def worked(processes: int) -> None:
+            nonlocal cores
+            cores = max(cores, processes)
+
         try:
-            yield seen
+            yield {"on_rollouts": seen, "on_cores": worked}
+            if tried and not goes_on:
+                rate_hz = tried / (time.monotonic() - start_s)
+                log.info(
+                    "%d rollouts on %d core%s: %.2g a second, %.2g for each core, with the start.",
+                    tried, cores, "" if cores == 1 else "s", rate_hz, rate_hz / cores,
+                )  # fmt: skip
         except (KeyboardInterrupt, SystemExit):
             if folder is not None:
                 options.print_error(

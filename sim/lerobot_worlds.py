@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +21,14 @@ from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.sim.roles import numbers_in
+from gaploop.sim.roles import numbers_in, takes_targets
 from gaploop.sim.scene_file import SceneWorld, load_scene
 from gaploop.sim.world import GymWorld, WorldSpec
 
 SUCCESS_HELD_S: Final = 0.3
 """An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
 USUAL_STEPS: Final = 400
+ROUNDING: Final = 1e-9
 CAMERA: Final = "camera"
 """How a picture is called that the environment draws without naming it."""
 
@@ -74,9 +77,10 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
             try:
                 return gym.make(self.gym, disable_env_checker=True, **options)
             except TypeError as error:
-                if "render_mode" not in str(error) or "render_mode" in self.kwargs:
+                if "render_mode" not in str(error) or self.kwargs.get("render_mode"):
                     raise
-                return gym.make(self.gym, disable_env_checker=True, **self.kwargs)
+                del options["render_mode"]
+                return gym.make(self.gym, disable_env_checker=True, **options)
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise UnusableInputError(
@@ -139,20 +143,29 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     Args:
         raw: observations stay as they are, for a script that was written for the environment.
         kept: what a policy would have seen, and the action after it, is kept.
+        speed_scale: share of its speed at which whoever drives gets to its targets: they are passed
+            through in the same order, in more steps. An attempt gets as many more.
 
     Attributes:
         finished: of the last attempt that ended, where it is kept.
     """
 
     def __init__(
-        self, world: GymWorld, max_steps: int | None, *, raw: bool = False, kept: bool = False
-    ) -> None:
+        self, world: GymWorld, max_steps: int | None, *, raw: bool = False, kept: bool = False,
+        speed_scale: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__(world)
         self.world, self._raw, self._kept = world, raw, kept
         self.finished = list[tuple[dict[str, Any], NDArray[Any]]]()
         own = (world.unwrapped, "max_steps"), (world.env.spec, "max_episode_steps")
         known = (getattr(holder, name, None) for holder, name in own)
-        self._max_episode_steps: int = max_steps or next(filter(None, known), USUAL_STEPS)
+        usual = max_steps or next(filter(None, known), USUAL_STEPS)
+        self._speed_scale, self._max_episode_steps = speed_scale, math.ceil(usual / speed_scale)
+        inner: Any = world
+        while speed_scale < 1 and isinstance(inner, gym.Wrapper):
+            inner = inner.env
+            if isinstance(inner, gym.wrappers.TimeLimit):
+                inner._max_episode_steps = self._max_episode_steps
         self.task = self.task_description = world.instruction
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
         if raw and isinstance(world.unwrapped, SceneWorld):
@@ -164,13 +177,26 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         """Start an attempt."""
         observation, info = self.world.reset(seed=seed, options=options)
         self._steps = self._won_for = 0
+        self._target, self._at = getattr(self.world.unwrapped, "rest_action", None), 0.0
         self._frames = list[tuple[dict[str, Any], NDArray[Any]]]()
         self._last = self.named(observation) if self._kept else {}
         return self.seen(observation), {**info, "is_success": False}
 
     def step(self, action: Any) -> Any:
         """Pass an action on; the attempt ends once success has held."""
-        shaped = np.asarray(action, dtype=self.action_space.dtype)
+        target = np.asarray(action, dtype=self.action_space.dtype)
+        before, self._target = target if self._target is None else self._target, target
+        if self._speed_scale == 1.0:
+            return self._stepped(target)
+        over = late = False
+        while not (over or late) and self._at + self._speed_scale < 1.0 + ROUNDING:
+            self._at += self._speed_scale
+            between = (before + self._at * (target - before)).astype(target.dtype)
+            observation, reward, over, late, info = self._stepped(between)
+        self._at -= 1.0
+        return observation, reward, over, late, info
+
+    def _stepped(self, shaped: NDArray[Any]) -> Any:
         observation, reward, terminated, truncated, info = self.world.step(shaped)
         self._steps += 1
         self._won_for = self._won_for + 1 if self.world.success() else 0
@@ -244,16 +270,35 @@ def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[s
 
 
 def vectors(
-    config: EnvConfig, spec: WorldSpec, *, raw: bool = False, kept: bool = False
-) -> dict[str, gym.vector.SyncVectorEnv]:
-    """Return an environment for each task of a configuration, with a station's gaps."""
+    config: EnvConfig, spec: WorldSpec, *, raw: bool = False, kept: bool = False,
+    speed_scale: float = 1.0,
+) -> dict[str, gym.vector.SyncVectorEnv]:  # fmt: skip
+    """Return an environment for each task of a configuration, with a station's gaps.
+
+    Raises:
+        UnusableInputError: slower, where nothing shows that actions are targets.
+    """
 
     def one(made: Callable[[], Any]) -> gym.vector.SyncVectorEnv:
         return SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
 
     if isinstance(config, GymEnvConfig):
         made, length = config.make, config.episode_length
-        return {"": one(lambda: GymAttempts(GymWorld(made, spec), length, raw=raw, kept=kept))}
+        how: dict[str, Any] = {"raw": raw, "kept": kept, "speed_scale": speed_scale}
+        if speed_scale < 1:
+            with contextlib.closing(made()) as tried:
+                if not takes_targets(tried, spec.roles):
+                    raise UnusableInputError(
+                        f"--speed_scale={speed_scale:g} needs actions that are goals of position "
+                        f"servos; those of {config.called} aren't, or it doesn't show it. Have it "
+                        "made with such actions (--env.kwargs), or leave the speed out."
+                    )
+        return {"": one(lambda: GymAttempts(GymWorld(made, spec), length, **how))}
+    if speed_scale < 1:
+        raise UnusableInputError(
+            f"--speed_scale={speed_scale:g} needs --env.gym, --env.scene or the embedded cell; "
+            f"LeRobot steps --env.type={config.type} itself."
+        )
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
         vector: Any = make_env(config, n_envs=1)[suite][task]

@@ -379,6 +379,27 @@ def camera_of(env: Env, model: mujoco.MjModel) -> int | None:
     return None
 
 
+def takes_targets(env: Env, roles: Path | None = None) -> bool:
+    """Say whether an environment's actions are where its joints shall be, by trying two; moves it.
+
+    So it is where an action that is sent twice leaves the goals of the arm's position servos, and
+    another one changes them.
+    """
+    known, space = survey(env, roles), env.action_space
+    if known is None or not known.servos or not isinstance(space, gym.spaces.Box):
+        return False
+    servos, goals = [s for s in known.servos if s >= 0], list[Vector]()
+    env.reset(seed=0)
+    data = find_model(env)[1]
+    assert data is not None
+    space.seed(0)
+    one, other = space.sample(), space.sample()
+    for action in (one, one, other):
+        env.step(action)
+        goals.append(data.ctrl[servos].copy())
+    return bool(np.allclose(goals[0], goals[1]) and not np.allclose(goals[1], goals[2]))
+
+
 def numbers_in(
     observation: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any]]]:

@@ -143,18 +143,19 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     _photo: Path | None = None
     _looks: FrameLooks | None = None
 
-    def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
+    def __init__(self, make: Make, spec: WorldSpec = NOMINAL, known: Survey | None = None) -> None:
         """Make an environment and put gaps into it.
 
         Args:
             make: makes it; called again where something is put in.
+            known: what another one of it was found to hold; looked for unless given.
 
         Raises:
             UnusableInputError: unknown gaps, or ones that the environment can't have.
         """
         super().__init__(make())
-        self._make, self._spec, self._looked = make, spec, False
-        self._survey: Survey | None = None
+        self._make, self._spec, self._looked = make, spec, known is not None
+        self._survey, self._is_new = known, True
         self._left_out = dict[str, str]()
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
@@ -171,13 +172,15 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def _put_in(self) -> None:
         given = over(self._spec.parameters, self.drawn)
         self._on = on = self._appliers(self._drawn_gaps, self._spec.conditions, given)
-        # Another one: this one was looked at, and may draw its next scene from where it stands.
-        self.env.close()
         if self._looks is not None:
             on.model.edits += self._looks.edits()
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
-            self.env = self._make()
+            # One that was looked at may draw its next scene from where it stands.
+            if edits or not self._is_new:
+                self.env.close()
+                self.env = self._make()
+        self._is_new = False
         if not made:
             raise UnavailableError(
                 "This environment doesn't make its model from MJCF, so that no bodies can be added "
@@ -261,6 +264,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""
         if not self._looked:
             self._survey, self._looked = survey(self.env, self._spec.roles), True
+            self._is_new = False
         return self._survey
 
     def parameters(self) -> Mapping[str, str]:
@@ -320,6 +324,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if self._spec.randomise is not None:
             self._draw(seed or 0)
             self._put_in()
+        self._is_new = False
         self._before(seed or 0)
         self._look_anew(0)
         edits = self._on.model.edits if self._on else []

@@ -20,7 +20,7 @@ from gaploop.datasets.sources import load_takes
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
-from gaploop.sim.lerobot_worlds import GymEnvConfig
+from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
 MJCF = """
@@ -119,3 +119,38 @@ def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:
     takes = recorded(tmp_path / "takes", {})
     with pytest.raises(UnusableInputError, match="takes commands of shape"):
         fit_world(takes, GymEnvConfig(gym="CartPole-v1"), None, "theirs")
+
+
+class Pulled(Follow):
+    """The same arm, told by how much to turn on."""
+
+    def step(self, action: NDArray[Any]) -> Any:
+        return super().step(self.data.qpos + 0.1 * action)
+
+
+gym.register("gym_follow/Pulled-v0", entry_point=Pulled, max_episode_steps=STEPS)
+
+
+def test_driving_slower_passes_through_the_same_targets_in_more_time() -> None:
+    for scale in (1.0, 0.5, 0.4):
+        (vector,) = vectors(GymEnvConfig(**ENV), WorldSpec(), raw=True, speed_scale=scale).values()
+        env, sent = vector.envs[0], list[float]()
+        seen, _ = env.reset(seed=0)
+
+        def step(action: NDArray[Any], seen: Any = seen, sent: list[float] = sent) -> Any:
+            sent.append(float(action[0]))
+            return seen, 0.0, False, False, {}  # its own end left out: gymnasium's limit ends it
+
+        env.unwrapped.step, k, late = step, 0, False
+        while not late:
+            *_, late, _ = env.step(np.array([0.01 * k, 0.0]))
+            k += 1
+        vector.close()
+        # The first target stands for where the arm is; from there on each is a share of the way.
+        ways = scale * np.arange(1, round(STEPS / scale) + 1) - 1.0
+        np.testing.assert_allclose(sent, 0.01 * np.maximum(ways, 0.0), atol=1e-6)
+
+
+def test_pulls_have_no_slower_targets() -> None:
+    with pytest.raises(UnusableInputError, match="goals of position servos"):
+        evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Pulled-v0"), 1, speed_scale=0.5)

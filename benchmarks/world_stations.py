@@ -1,0 +1,111 @@
+"""How often the cause of a station's failures is named in simulations that nobody here wrote.
+
+A station is another's simulation with one gap, drawn by a seed that stood here before it was run:
+mechanism, severity and direction, until its own script fails in some of a few episodes. The three
+commands of docs/start/my_simulation.md then say what it is; the draw says whether that is right.
+Run it where the simulations are installed: `make test-worlds`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from benchmarks.worlds import WORLDS, Foreign, evaluated, made, said
+from gaploop.core.errors import GaploopError
+from gaploop.core.statistics import percent, rate
+from gaploop.failure_analysis.station import POLICY, UNMEASURED
+from gaploop.scripts import options
+from gaploop.sim.world import GymWorld
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+
+SEED: Final = 20261127
+STATIONS: Final = 6
+"""In each world that has a script."""
+EPISODES: Final = 8
+LEAST_FAILED: Final = 2
+DRAWS: Final = 12
+"""Of a gap, until enough episodes fail."""
+WEAKEST: Final = 0.5
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Return what was injected and named at each station; --n for fewer in each world."""
+    worlds = [(k, name, world) for k, (name, world) in enumerate(WORLDS.items()) if world.script]
+    found, count = list[dict[str, Any]](), config.n or STATIONS
+    with options.progress("Stations", count * len(worlds)) as advance:
+        for number in range(count):
+            for k, name, world in worlds:
+                place = folder / f"{name.replace(' ', '_')}_{number}"
+                try:
+                    found.append({"world": name, **station(world, [SEED, k, number], place)})
+                except GaploopError as error:
+                    found.append({"world": name, "injected": "", "why": str(error)})
+                advance()
+    return {"stations": found}
+
+
+def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
+    """Draw a station, have it identified and diagnosed, and return what was and what is said."""
+    rng, plain = np.random.default_rng(seed), world.unseen
+    inside = GymWorld(lambda: made(plain))
+    can = sorted(key for key, lacks in inside.parameters().items() if not lacks)
+    inside.close()
+    for draw in range(DRAWS):
+        key, severity = str(rng.choice(can)), float(rng.uniform(WEAKEST, 1.0))
+        takes = folder / f"station_{draw}"
+        answer = evaluated(
+            plain, EPISODES, f"--gaps={json.dumps({key: severity})}",
+            f"--gap_seed={rng.integers(1000)}", f"--dataset.root={takes}",
+            "--dataset.failures=true", "--dataset.single_task=Do it",
+        )  # fmt: skip
+        if (failed := answer["trials"] - answer["successes"]) >= LEAST_FAILED:
+            break
+    else:
+        raise GaploopError(f"none of {DRAWS} gaps made its script fail")
+    twin = folder / "twin"
+    fit = said("identify", str(takes), *plain.named, f"--output_dir={twin}")["fit"]
+    diagnosis = said(
+        "diagnose", str(takes), f"--twin={twin / 'station_twin.yaml'}", "--workers=1",
+        f"--policy.path={world.script}", f"--n={EPISODES}", f"--output_dir={folder / 'diagnosis'}",
+    )  # fmt: skip
+    named = (diagnosis["summary"].get("station") or {}).get("named") or []
+    return {
+        "injected": key, "severity": severity, "failed": failed, "named": named,
+        "why": fit["abstained"], "replays": fit["replays"],
+    }  # fmt: skip
+
+
+def judged(found: Mapping[str, Any]) -> str:
+    """Return "right", "wrong", "nothing named" or "not run" of a station."""
+    if not found["injected"]:
+        return "not run"
+    dimension = found["injected"].partition(".")[0]
+    causes = [c for c in found["named"] if c not in (POLICY, UNMEASURED)]
+    if not causes:
+        return "nothing named"
+    return "right" if causes == [dimension] else "wrong"
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return a line for each station, and how many were right."""
+    counts = Counter(judged(s) for s in result["stations"])
+    ran = sum(counts.values()) - counts["not run"]
+    lines = [
+        f"right {counts['right']} of {ran}, {percent(rate(counts['right'], ran))}"
+        if ran
+        else "none ran"
+    ]
+    lines[0] += "".join(f"; {what} {n}" for what, n in counts.items() if what != "right")
+    for s in result["stations"]:
+        was = f"{s['injected']} {s['severity']:.2f}, {s['failed']} failed" if s["injected"] else ""
+        said_of = ", ".join(s.get("named", ())) or "nothing named"
+        lines.append(f"{s['world']}: {was}: {judged(s)}: {said_of} {s['why']}".rstrip())
+    return "\n".join(lines)
