@@ -147,6 +147,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     gate: a folder of evaluations of baseline and candidates, a folder each.
     vla_gpu: a dataset to train on.
+    base_vision: a folder of photos that pictures are trained before; made-up ones unless given.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
     absolute, noise, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
     people: a folder with images/*.jpg and labels/*.txt in YOLO's layout.
@@ -200,7 +201,7 @@ class BenchConfig:
     """closed_loop: how many takes; 5, 20 and 50 unless given. libero: one; 10 unless given."""
     arms: list[str] = field(default_factory=list)
     """closed_loop, reinforcement, seeing_remedies, transfer: which arms; targeted, uniform and
-    oracle, of the others all, unless given."""
+    oracle, of the others all, unless given. base_vision: rooms, or smooth, the control."""
     robot: str = ""
     """base_vision, closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100

@@ -436,7 +436,7 @@ class Backdrop:
             kept: which of its pixels stay, shape (height, width).
             ends_m: distances of the near and the far plane [m].
         """
-        self._ends_m, gone = ends_m, ~kept
+        self._ends_m, self.kept, gone = ends_m, kept, ~kept
         drawn = still[gone] if gone.any() else still.reshape(-1, 3)
         light, wanted = (
             np.percentile(p.reshape(-1, 3), BRIGHT_PERCENTILE, axis=0) for p in (drawn, photo)

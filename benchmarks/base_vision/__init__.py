@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 TAKES: Final = 600
 """Scripted takes to record, unless given."""
+ROOMS, SMOOTH = "rooms", "smooth"
+"""What pictures are trained before: photos and made-up surfaces, or, as the control, colours."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record, train, and say where the policy is; what the folder holds isn't made again."""
-    from benchmarks.base_vision.lerobot_training import SPEC, pretrain_vision
+    from benchmarks.base_vision.lerobot_training import pretrain_vision, spec_of
     from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
 
     if len(config.tasks) > 1:
@@ -27,16 +29,21 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     cell = TrainingCell(
         config.tasks[0] if config.tasks else TrainingCell.task, config.robot or TrainingCell.robot
     )
-    takes, steps = config.n or TAKES, 6 if config.quick else SPEC.steps
+    if unknown := set(config.arms) - {ROOMS, SMOOTH}:
+        raise unknown_choice("arm", sorted(unknown)[0], (ROOMS, SMOOTH), "--arms")
+    takes = config.n or TAKES
     training = FinetuneConfig(
-        StartPolicy(begun), sim_takes=takes, env=cell, steps=steps, seed=config.seed,
-        output_dir=folder, resume=True,
+        StartPolicy(begun), sim_takes=takes, env=cell, steps=6 if config.quick else 0,
+        seed=config.seed, output_dir=folder, resume=True,
     )  # fmt: skip
     with (
         options.progress("Recording", total=takes + takes // 2) as recorded,
-        options.progress("Training", total=steps) as trained,
+        options.progress("Training", total=spec_of(training)[0].steps) as trained,
     ):
-        made = pretrain_vision(training, lambda *_: trained(), recorded, workers=config.workers)
+        made = pretrain_vision(
+            training, lambda *_: trained(), recorded, workers=config.workers, photos=config.data,
+            smooth=SMOOTH in config.arms,
+        )  # fmt: skip
     return {"policy": made.folder, "id": made.id, "steps": made.result.steps}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,19 +12,22 @@ import numpy as np
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import make_pre_post_processors
+from numpy.typing import NDArray
 from safetensors.torch import load_model
+from torch.nn import functional
 
 from benchmarks.base_vision import pictures
+from benchmarks.base_vision.backgrounds import Backgrounds
 from benchmarks.base_vision.pictures import POSES, PictureBatch, PictureTakes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Signature
-from gaploop.finetune.config import FinetuneConfig
+from gaploop.finetune.config import FinetuneConfig, TrainingCell
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
-from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, resolve
 from gaploop.finetune.pretrain import POLICY, TrainedPolicy, pretrained
 from gaploop.finetune.training import Learner, Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TrainSpec
@@ -35,8 +39,13 @@ CORRECTION_SEEDS: Final = 100_000
 """Scenes of corrections begin so far behind those of takes."""
 SIZE_PX: Final = 96
 CHUNK: Final = 40
-SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
-"""As the packaged one was trained."""
+SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200)
+"""From nothing, or from the base of another task. In bfloat16 a step takes ten times as long on a
+processor that doesn't compute in it."""
+ON: Final = TrainSpec(steps=1_300, batch_size=48, lr=6e-4, warmup_steps=100)
+"""From a base of this task, to what it hasn't seen."""
+TEACHER: Final = 1.0
+"""Of the loss on what is seen where a base goes on, beside the policy's own."""
 LIGHT: Final = 0.1
 """Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
 
@@ -74,15 +83,21 @@ def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: i
 
 @dataclass
 class VisionLearner(Learner):
-    """A keypoint policy trained on takes with pictures; judged by its success in the cell."""
+    """A keypoint policy trained on takes with pictures; judged by its success in the cell.
+
+    Attributes:
+        teacher: the policy that goes on, as it began: before any background the pupil is to see
+            what the teacher sees where nothing is replaced; None where there is none.
+    """
 
     bundle: ActBundle
     module: torch.nn.Module
+    teacher: Any = None
 
     def loss(self, batch: PictureBatch) -> torch.Tensor:
         """Return the policy's loss, with exposure and colours drawn for every take."""
         policy: Any = self.bundle.policy
-        shown = torch.from_numpy(batch.pictures).permute(0, 3, 1, 2).float() / 255.0
+        shown = _floats(batch.pictures)
         begin = np.unique(batch.first)  # a take's pictures follow its first
         take = np.searchsorted(begin, np.arange(len(shown)), side="right") - 1
         many = len(begin)
@@ -97,7 +112,15 @@ class VisionLearner(Learner):
         known["aims"] = torch.from_numpy(batch.aims)
         loss: torch.Tensor
         loss, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
+        if self.teacher is not None:
+            with torch.no_grad():
+                told = self.teacher.look({PICTURE: _floats(batch.recorded)})
+            loss = loss + TEACHER * functional.smooth_l1_loss(seen, told, beta=0.1)
         return loss
+
+
+def _floats(pictures: NDArray[np.uint8]) -> torch.Tensor:
+    return torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255.0
 
 
 def pretrain_vision(
@@ -105,11 +128,18 @@ def pretrain_vision(
     progress: Progress | None = None,
     recorded: Callable[[int], None] | None = None,
     workers: int = 2,
+    photos: Path | None = None,
+    smooth: bool = False,
 ) -> TrainedPolicy:
     """Record scripted takes with pictures, train a base that sees, and write it as `pretrain` does.
 
     In two rounds of half the steps: the second one also learns from takes that the first one's
-    policy drove until a person took over, half as many. What OUT holds of it is not made again.
+    policy drove until a person took over, half as many. A base of this task to begin with drives
+    those itself, and there is one round. What OUT holds of it is not made again.
+
+    Args:
+        photos: a folder of photos to train before, as of `Backgrounds`.
+        smooth: the control, as of `Backgrounds`.
 
     Raises:
         UnusableInputError: another kind of policy to begin with, or as of `training.train`.
@@ -123,38 +153,49 @@ def pretrain_vision(
         )
     cell = TargetCell(**config.env.cell())
     folder = writable_folder(config.folder)
-    spec = config.spec(SPEC)
-    spec = replace(spec, steps=max(1, spec.steps // 2))
+    spec, goes_on = spec_of(config)
+    if not goes_on:
+        spec = replace(spec, steps=max(1, spec.steps // 2))
     common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded, "workers": workers}
     pictures.record(folder / TAKES, cell, config.sim_takes, seed=spec.seed, **common)
-    drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
+    backgrounds = Backgrounds(photos, SIZE_PX, seed=spec.seed, smooth=smooth)
+    drawn: dict[str, Any] = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
+    drawn["backgrounds"] = backgrounds
     takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
     rig = cell.rig()
     joints = tuple(f"{joint}.pos" for joint in rig.follower.joint_names)
     known = Signature(rig.fps, joints, (), joints, rig.follower.units, rig.follower.robot_type)
     bundle = start or build(known, takes, rig.cell.image_size, seed=spec.seed)
     rig.close()
-    if not (first / POLICY).exists():
+    if not goes_on and not (first / POLICY).exists():
         first.mkdir(exist_ok=True)
-        _train(bundle, takes, spec, first, config.resume, progress)
+        _train(bundle, takes, spec, first, config.resume, progress, None)
     pictures.record(
         folder / CORRECTIONS, cell, config.sim_takes // 2, seed=spec.seed + CORRECTION_SEEDS,
-        policy=first / POLICY, **common,
+        policy=resolve(begun) if goes_on else first / POLICY, **common,
     )  # fmt: skip
     takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
-    load_model(bundle.policy, first / POLICY / WEIGHTS)
-    result = _train(bundle, takes, spec, folder, config.resume, progress)
+    if not goes_on:
+        load_model(bundle.policy, first / POLICY / WEIGHTS)
+    teacher = copy.deepcopy(bundle.policy) if goes_on else None
+    result = _train(bundle, takes, spec, folder, config.resume, progress, teacher)
     name = cell.name(config.sim_takes, spec.seed)
     inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
     return pretrained(config, result, inputs)
 
 
+def spec_of(config: FinetuneConfig) -> tuple[TrainSpec, bool]:
+    """Return how to train, and whether a base of this very task goes on: its own is pick_place."""
+    goes_on = bool(config.policy.path) and config.env.task == TrainingCell.task
+    return config.spec(ON if goes_on else SPEC), goes_on
+
+
 def _train(
     bundle: ActBundle, takes: PictureTakes, spec: TrainSpec, folder: Path, resume: bool,
-    progress: Progress | None,
+    progress: Progress | None, teacher: Any,
 ) -> TrainResult:  # fmt: skip
     bundle.policy.to(memory_format=torch.channels_last)  # of pictures as they are kept
-    learner = VisionLearner(bundle, bundle.policy)
+    learner = VisionLearner(bundle, bundle.policy, teacher)
     result = train(learner, takes, spec, folder, resume=resume, progress=progress)
     bundle.policy.to(memory_format=torch.contiguous_format)
     act.save(bundle, folder / POLICY)

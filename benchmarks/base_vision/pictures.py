@@ -8,6 +8,10 @@ Most takes are shaken: what is sent to the arm is what the scripted person asks 
 wandering noise, and what is learned is what was asked for, so that the policy sees how to come back
 (Laskey et al. 2017, arXiv:1703.09327). A policy's own mistakes are a second kind: it drives for a
 while, then the person takes over (Kelly et al. 2019, arXiv:1810.02890).
+
+Beside a picture, what a photo is put behind it by is kept: where it shows bench and room, and how
+much of their light is left by the shadows of what stands there. So a batch has any background,
+drawn anew for each of its takes (`backgrounds`), and nothing is rendered again.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import cv2
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.base_vision.backgrounds import Backgrounds, light_of
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.take import run_take
@@ -35,6 +41,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.finetune.demonstrations import MAX_S, TargetCell
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.camera import MOVING, STILL, LayeredCamera
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.sim.kinematics import polar
@@ -57,6 +64,11 @@ DRIVEN_S: Final = (0.2, 5.0)
 """How long a policy drives before the person takes over [s]."""
 POSES: Final = 8
 """Entries of what `poses_of` returns."""
+LAMPS: Final = 0.08
+"""Spread of what the product's light on things before a background is wrong by, of each colour."""
+OPEN, LIT = 3, 4
+"""Channels of a kept picture after its colours, 0..255: how much of a pixel is bench or room, and
+how much of a background's light comes from there."""
 
 
 class Shaken:
@@ -133,11 +145,39 @@ class Corrected:
         return self.asked_rad is not None and self._person.done()
 
 
+class CutOut(LayeredCamera):
+    """Draws as its parent does, and keeps what the product would put a photo behind.
+
+    Attributes:
+        around: OPEN and LIT of the last picture, shape (height, width, 2).
+        bench: what stands still, shape (height, width, 4): colours, and 255 where it is kept.
+    """
+
+    white: Path
+
+    def draw(self, data: mujoco.MjData) -> NDArray[np.uint8]:
+        """Return the picture of `data`, shape (height, width, 3)."""
+        self._gl.make_current()
+        if self._still is None:
+            self._still = self._drawn(data, STILL)
+            self._backdrop = self._behind(self._still, self.white)
+            kept = 255 * self._backdrop.kept.astype(np.uint8)
+            self.bench = np.ascontiguousarray(np.dstack([self._still[0], kept])[::-1])
+        (colour, depth), (behind, behind_depth) = self._drawn(data, MOVING), self._still
+        nearer = (depth > behind_depth).view(np.uint8)
+        assert self._backdrop is not None
+        is_open = ~self._backdrop.kept & (nearer == 0)
+        lit = self._backdrop.over(colour, depth, nearer)[..., 0] * is_open
+        around = np.stack([255 * is_open.astype(np.uint8), lit], -1)
+        self.around = np.ascontiguousarray(around[::-1])
+        return np.ascontiguousarray(cv2.copyTo(colour, nearer, behind.copy())[::-1])
+
+
 class _Memory:
     """A sink that keeps what training reads of every policy frame, and its picture, small."""
 
-    def __init__(self, rig: EmbeddedRig, asked: Any, size_px: int) -> None:
-        self._rig, self._asked, self._size_px = rig, asked, size_px
+    def __init__(self, rig: EmbeddedRig, asked: Any, drawer: CutOut, size_px: int) -> None:
+        self._rig, self._asked, self._drawer, self._size_px = rig, asked, drawer, size_px
         self._captured_s = np.nan
         self.taught_from = 0
         self.state: list[FloatArray] = []
@@ -153,7 +193,8 @@ class _Memory:
         (frame,) = tick.frames.values()
         if frame.t_capture_s != self._captured_s:  # a camera takes one for every other frame
             self._captured_s = frame.t_capture_s
-            self.pictures.append(scaled(frame.image, self._size_px))
+            both = (scaled(p, self._size_px) for p in (frame.image, self._drawer.around))
+            self.pictures.append(np.dstack([*both]))
         self.picture_of.append(len(self.pictures) - 1)
         self.state.append(self._rig.follower.to_units(tick.state.position_rad))
         if asked_rad is None:
@@ -163,7 +204,7 @@ class _Memory:
 
 
 def scaled(picture: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
-    """Return a picture (h, w, 3) with `size_px` pixels on a side."""
+    """Return a picture (h, w, c) with `size_px` pixels on a side."""
     if picture.shape[:2] == (size_px, size_px):
         return picture
     small = cv2.resize(picture, (size_px, size_px), interpolation=cv2.INTER_AREA)
@@ -215,6 +256,11 @@ class _Job:
 def _record(job: _Job) -> int:
     rig = replace(job.cell.rig(), tracker=None)  # nothing tracks, and it costs more than a picture
     policy = load_policy(job.policy) if job.policy else None
+    CutOut.white = job.path.with_suffix(".white.png")
+    cv2.imwrite(str(CutOut.white), np.full((8, 8, 3), 255, np.uint8))
+    cell, benches = rig.cell, list[NDArray[np.uint8]]()
+    drawer = CutOut(cell.model, CAMERA_NAME, cell.image_size, cell.image_size)
+    cell._camera._drawers[CAMERA_NAME] = drawer
     kept: list[tuple[int, _Memory]] = []
     try:
         for scene in job.scenes:
@@ -225,7 +271,7 @@ def _record(job: _Job) -> int:
                 driver = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
                 after_s = float(np.random.default_rng([scene, 78]).uniform(*DRIVEN_S))
                 leader = Corrected(driver, person, after_s)
-            memory = _Memory(rig, leader, job.size_px)
+            memory = _Memory(rig, leader, drawer, job.size_px)
             result = run_take(
                 rig,
                 leader,
@@ -234,10 +280,12 @@ def _record(job: _Job) -> int:
                 sinks=(memory,),
                 on_frame=(leader.observe,) if isinstance(leader, Corrected) else (),
             )
+            benches.append(scaled(drawer.bench, job.size_px))
             if result.outcome is Outcome.SUCCESS and len(memory.state) > 1:
                 kept.append((scene, memory))
     finally:
         rig.close()
+        CutOut.white.unlink()
     pictures = [p for _, m in kept for p in m.pictures]
     np.save(job.path.with_suffix(PICTURES), np.array(pictures, dtype=np.uint8))
     part = job.path.with_suffix(".part.npz")
@@ -252,11 +300,20 @@ def _record(job: _Job) -> int:
         length=[len(m.state) for _, m in kept],
         npic=[len(m.pictures) for _, m in kept],
         taught_from=[m.taught_from for _, m in kept],
+        bench=_empty(np.array(benches)),
         idx=np.array([i for _, m in kept for i in m.picture_of], dtype=np.int32),
         **{name: value.astype(np.float32) for name, value in rows.items()},
     )
     os.replace(part, job.path)
     return len(job.scenes)
+
+
+def _empty(benches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bench without the targets, which lie elsewhere in each take, (size, size, 3)."""
+    hidden = np.repeat(benches[..., 3:] > 0, 3, axis=-1)
+    masked: Any = np.ma
+    median = masked.median(masked.masked_array(benches[..., :3], hidden), axis=0)
+    return np.asarray(median.filled(0), dtype=np.uint8)
 
 
 def record(
@@ -303,6 +360,7 @@ class PictureBatch:
         action: shape (b, k, n), LeRobot units.
         is_pad: actions past the end of a take, bool, shape (b, k).
         pictures: uint8, shape (p, size, size, 3); several samples share a first one.
+        recorded: the same as they were recorded, with nothing put behind them.
         first: which of them is a sample's first, shape (b,).
         now: which is its present one, shape (b,).
         poses: what is where in both, shape (b, 2, POSES).
@@ -313,6 +371,7 @@ class PictureBatch:
     action: NDArray[np.float32]
     is_pad: NDArray[np.bool_]
     pictures: NDArray[np.uint8]
+    recorded: NDArray[np.uint8]
     first: NDArray[np.int64]
     now: NDArray[np.int64]
     poses: NDArray[np.float32]
@@ -328,12 +387,21 @@ class PictureTakes:
     Args:
         chunk: actions per sample.
         each: samples of a take in a batch.
+        backgrounds: put behind most takes; all stay as they were recorded if None.
     """
 
     def __init__(
-        self, folders: Sequence[Path], *, chunk: int, batch_size: int, seed: int, each: int = 4
+        self,
+        folders: Sequence[Path],
+        *,
+        chunk: int,
+        batch_size: int,
+        seed: int,
+        each: int = 4,
+        backgrounds: Backgrounds | None = None,
     ) -> None:
         self.chunk, self.batch_size, self.seed = chunk, batch_size, seed
+        self._backgrounds = backgrounds
         self._each = min(each, batch_size)
         found = [path for folder in folders for path in sorted(folder.glob("[0-9]*[0-9].npz"))]
         read = ((path, dict(np.load(path))) for path in found)
@@ -344,6 +412,7 @@ class PictureTakes:
         self.state = np.concatenate([p["state"] for p in parts])
         self.action = np.concatenate([p["action"] for p in parts])
         self._pictures = [np.load(path.with_suffix(PICTURES), mmap_mode="r") for path, _ in kept]
+        self._bench = [p["bench"] for p in parts]
         places = np.concatenate([p["pose"] for p in parts])
         self._poses = np.array([poses_of(row) for row in places])
         self._aims = places[:, 5:]
@@ -386,20 +455,24 @@ class PictureTakes:
         """Return the batch of a step, the same whenever it is asked for."""
         rng = np.random.default_rng((self.seed, step))
         pictures: list[NDArray[np.uint8]] = []
+        recorded: list[NDArray[np.uint8]] = []
         rows, index, is_pad, firsts, nows, begun = [], [], [], [], [], []
         for place in rng.integers(0, len(self._takes), -(-self.batch_size // self._each)):
             start, taught, end, number, offset = self._takes[place]
             first = len(pictures)
-            pictures.append(self._pictures[number][offset])
-            for row in rng.integers(taught, end, self._each):
-                pictures.append(self._pictures[number][offset + self._picture_of[row]])
+            chosen = rng.integers(taught, end, self._each)
+            numbers = [offset, *(offset + self._picture_of[chosen])]
+            kept = self._pictures[number][numbers]
+            recorded.extend(kept[..., :OPEN])
+            pictures.extend(self._before(rng, number, kept))
+            for k, row in enumerate(chosen):
                 ahead = row + np.arange(self.chunk)
                 rows.append(row)
                 begun.append(start)
                 index.append(np.minimum(ahead, end - 1))
                 is_pad.append(ahead >= end)
                 firsts.append(first)
-                nows.append(len(pictures) - 1)
+                nows.append(first + 1 + k)
         keep = slice(0, self.batch_size)
         both = np.stack([begun[keep], rows[keep]], 1)
         return PictureBatch(
@@ -407,8 +480,24 @@ class PictureTakes:
             self.action[np.array(index[keep])],
             np.array(is_pad[keep]),
             np.stack(pictures),
+            np.stack(recorded),
             np.array(firsts[keep]),
             np.array(nows[keep]),
             self._poses[both],
             self._aims[both],
         )
+
+    def _before(
+        self, rng: np.random.Generator, number: int, kept: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        """Return pictures of a take before a background, shape (n, size, size, 3)."""
+        background = self._backgrounds.draw(rng) if self._backgrounds else None
+        if background is None:
+            return kept[..., :OPEN]
+        shown = kept.astype(np.float32)
+        is_open, lit = shown[..., OPEN, None] / 255, shown[..., LIT, None] / 255
+        bench = self._bench[number].astype(np.float32)
+        things = np.maximum(shown[..., :OPEN] - is_open * bench, 0)
+        light = light_of(background, bench) * np.exp(rng.normal(0, LAMPS, 3))
+        picture = things * light.astype(np.float32) + lit * background
+        return np.asarray(np.clip(picture + 0.5, 0, 255), dtype=np.uint8)

@@ -7,26 +7,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.base_vision import backgrounds as made
 from benchmarks.base_vision import pictures
+from benchmarks.base_vision.backgrounds import Backgrounds
 from benchmarks.base_vision.lerobot_training import pretrain_vision
 from benchmarks.base_vision.pictures import PictureTakes
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.lerobot_policy import PACKAGED, load_policy
+from gaploop.sim.camera import read_photo
 
 BASE = PACKAGED["base_vision"]
 
 
 @pytest.fixture(autouse=True)
 def _recorded_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two more processes that import PyTorch take longer than the takes."""
+    """Two more processes that import PyTorch, and all backgrounds, take longer than the takes."""
     monkeypatch.setattr(pictures, "record", partial(pictures.record, workers=1))
+    monkeypatch.setattr(made, "BANK", 20)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,35 @@ def test_a_batch_is_a_function_of_its_step_and_shows_first_and_present_frames(ta
     assert one.first.tolist() == [0, 0, 0, 4, 4, 4]
     assert one.poses[0, 0].tolist() == one.poses[2, 0].tolist()
     assert one.action.shape == (6, 5, 6)
+
+
+def test_a_batch_puts_backgrounds_behind_as_a_policy_is_judged_with_them(
+    takes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = tmp_path / "photo.png"
+    rows = np.linspace(0, 255, 192)[:, None, None] * (1.0, 0.6, 0.3) + np.zeros((1, 192, 3))
+    cv2.imwrite(str(photo), rows.astype(np.uint8))
+    rig = TargetCell().rig({"backdrop": str(photo)})
+    rig.reset(0)
+    wanted = pictures.scaled(rig.cell.frame().image, 96).astype(int)
+    rig.close()
+    small = pictures.scaled(read_photo(photo, 192, 192), 96).astype(np.float32)
+    backgrounds = Backgrounds(None, 96, smooth=True)
+    monkeypatch.setattr(backgrounds, "draw", lambda _rng: small)
+    monkeypatch.setattr(pictures, "LAMPS", 0.0)
+    drawn = PictureTakes([takes], chunk=5, batch_size=64, seed=0, backgrounds=backgrounds)
+    batch = drawn.batch(0)
+    seen = batch.pictures[np.unique(batch.first)].astype(int)
+    off = np.abs(seen - wanted).mean(axis=(1, 2, 3))
+    assert off.min() < 1  # of 255; the other take's arm and object are elsewhere
+    assert np.array_equal(batch.recorded.shape, batch.pictures.shape)
+
+
+def test_photos_that_a_base_is_judged_by_are_never_trained_on(tmp_path: Path) -> None:
+    for name in ("room_3.jpg", "bridge_sink.jpg", "1257_0_cleanup.jpg"):
+        cv2.imwrite(str(tmp_path / name), np.full((8, 8, 3), 99, np.uint8))
+    with pytest.raises(UnusableInputError, match="no photo to train on"):
+        Backgrounds(tmp_path, 96)
 
 
 def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
