@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -342,7 +342,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
 
 
 @contextlib.contextmanager
-def _running(total: int, folder: Path | None) -> Iterator[dict[str, Callable[..., None]]]:
+def _running(total: int, folder: Path | None) -> Iterator[dict[str, Any]]:
     """Show a progress bar with the success so far; say how fast it went, and what a stop keeps."""
     won = tried = 0
     goes_on, cores, start_s = bool(folder and (folder / ROLLOUTS).exists()), 1, time.monotonic()
