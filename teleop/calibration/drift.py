@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.camera import SETUPS
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.hand_eye import SETUPS
 from gaploop.teleop.calibration.intrinsics import angle_rad, transform
 from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
