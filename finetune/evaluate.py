@@ -237,7 +237,7 @@ def evaluate(
     for name, condition in settings.items():
         lacking = [s for s in seeds if (name, s) not in held]
         jobs += [
-            Job(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
+            CellJob(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
             for i in range(0, len(lacking), CHUNK)
         ]
     told = [on_rollouts] if on_rollouts else []
@@ -404,7 +404,7 @@ def condition_name(condition: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Job:
+class CellJob:
     """A few rollouts, as plain data that can go to another process."""
 
     path: str
@@ -424,7 +424,7 @@ class _Station:
     rig: EmbeddedRig | None = None
     cell: tuple[CellSpec, Mapping[str, Any], float] | None = None
 
-    def policy_for(self, job: Job) -> ActPolicy:
+    def policy_for(self, job: CellJob) -> ActPolicy:
         loaded = (job.spec.policy_format, job.spec.device, job.spec.threads)
         if self.policy is None or (self.policy_id, self.loaded) != (job.policy, loaded):
             if (found := policy_id(job.path)) != job.policy:
@@ -435,7 +435,7 @@ class _Station:
             self.policy, self.policy_id, self.loaded = job.spec.load(job.path), job.policy, loaded
         return self.policy
 
-    def rig_for(self, job: Job, fps: float) -> EmbeddedRig:
+    def rig_for(self, job: CellJob, fps: float) -> EmbeddedRig:
         wanted = (job.spec, job.condition, fps)
         if self.rig is None or self.cell != wanted:
             self.close()
@@ -453,13 +453,13 @@ class _Station:
 _station = _Station()
 
 
-def ready(job: Job) -> tuple[EmbeddedRig, ActPolicy]:
+def ready(job: CellJob) -> tuple[EmbeddedRig, ActPolicy]:
     """Return rig and policy of a job; a process keeps them for its next one."""
     policy = _station.policy_for(job)
     return _station.rig_for(job, policy.fps), policy
 
 
-def _run(job: Job) -> list[Rollout]:
+def _run(job: CellJob) -> list[Rollout]:
     rig, policy = ready(job)
     name, spec = condition_name(job.condition), job.spec
     return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

@@ -39,7 +39,7 @@ from gaploop.failure_analysis.station import (
     words,
 )
 from gaploop.failure_analysis.views.view import TakeView
-from gaploop.finetune.evaluate import MAX_S, CellSpec, Job, attempts, ready
+from gaploop.finetune.evaluate import MAX_S, CellSpec, CellJob, attempts, ready
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.reproduction import LEAST_SHARE, SCENES, SURE, in_twin
 from gaploop.finetune.workers import run_jobs
@@ -208,7 +208,7 @@ def rolled_out(
             held[name, draw] = [Attempt(name, draw, row) for row in rows]
     arm = arm_named(twin.arm)
     jobs = [
-        Job(
+        CellJob(
             str(place),
             identity,
             CellSpec(
@@ -236,7 +236,7 @@ def rolled_out(
     return [attempt for key in sorted(held) if key[0] in mechanisms for attempt in held[key]]
 
 
-def _attempted(job: Job) -> tuple[str, int, list[dict[str, float]]]:
+def _attempted(job: CellJob) -> tuple[str, int, list[dict[str, float]]]:
     """Return a job's mechanism and draw, and its rollouts' figures; none where it can't be."""
     (name,), draw = job.spec.gaps, (job.spec.gap_seed - SCENES) // EACH
     try:

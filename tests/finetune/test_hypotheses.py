@@ -17,7 +17,7 @@ from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.finetune import hypotheses as tried
-from gaploop.finetune.evaluate import Job
+from gaploop.finetune.evaluate import CellJob
 from gaploop.finetune.hypotheses import Attempt, likeness, widened, with_hypothesis, worth_trying
 
 NUDGE, CLUTTER, TALL = (
@@ -130,9 +130,11 @@ def test_a_hypothesis_is_a_twin_that_a_cell_can_be_made_of(tmp_path: Path) -> No
 def test_what_was_rolled_out_is_not_rolled_out_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[Job] = []
+    asked: list[CellJob] = []
 
-    def run(_work: Any, jobs: Sequence[Job], _workers: int) -> Iterator[tuple[str, int, list[Any]]]:
+    def run(
+        _work: Any, jobs: Sequence[CellJob], _workers: int
+    ) -> Iterator[tuple[str, int, list[Any]]]:
         for job in jobs:
             asked.append(job)
             (name,) = job.spec.gaps
