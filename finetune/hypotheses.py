@@ -39,7 +39,7 @@ from gaploop.failure_analysis.station import (
     words,
 )
 from gaploop.failure_analysis.views.view import TakeView
-from gaploop.finetune.evaluate import MAX_S, CellSpec, CellJob, attempts, ready
+from gaploop.finetune.evaluate import MAX_S, CellJob, CellSpec, attempts, ready
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.reproduction import LEAST_SHARE, SCENES, SURE, in_twin
 from gaploop.finetune.workers import run_jobs
