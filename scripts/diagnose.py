@@ -80,7 +80,7 @@ class DiagnoseConfig:
     explain the failures, with every gap that nobody measured, too. Continues where it was
     stopped."""
     n: int = 40
-    """With --twin: scenes, the same in every cell."""
+    """With --twin: scenes, the same in every cell. Below 12 no hypotheses are rolled out."""
     workers: int = 2
     """With --twin: processes."""
     factors: bool = False
@@ -240,7 +240,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
                 found, takes, twin, driver, kept, n=config.n, workers=config.workers,
                 progress=advance,
             )  # fmt: skip
-        if untried := worth_trying(found, twin):
+        # Who asks for few scenes wants a quick answer: a hypothesis alone takes `ROLLOUTS`.
+        if config.n >= ROLLOUTS and (untried := worth_trying(found, twin)):
             says = f"Rolling out {len(untried)} gaps that nobody measured"
             with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
                 tried = rolled_out(

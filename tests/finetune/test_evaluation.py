@@ -310,6 +310,9 @@ class Cluster:
     def remote(self, **_options: object) -> Callable[..., Any]:
         return lambda work: types.SimpleNamespace(remote=lambda job: (work, job))
 
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
     def wait(self, waiting: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
         return waiting[-num_returns:], waiting[:-num_returns]
 
