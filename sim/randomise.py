@@ -247,7 +247,7 @@ def named(randomisation: Randomisation | None, drawn: Mapping[str, Values]) -> d
     return told
 
 
-_LOOKS: Final = (
+_CAMERAS_SEE: Final = (
     "light_active", "light_ambient", "light_castshadow", "light_cutoff", "light_diffuse",
     "light_dir", "light_exponent", "light_pos", "light_specular",
     "cam_fovy", "cam_pos", "cam_quat", "geom_matid", "geom_rgba", "mat_rgba", "tex_data",
@@ -295,7 +295,7 @@ class FrameLooks:
         head = model.vis.headlight
         if model is not self._model:
             self._model = model
-            self._kept = [(a := getattr(model, name), a.copy()) for name in _LOOKS]
+            self._kept = [(a := getattr(model, name), a.copy()) for name in _CAMERAS_SEE]
             self._kept += [
                 (a := getattr(head, n), a.copy()) for n in ("ambient", "diffuse", "specular")
             ]
