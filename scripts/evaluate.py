@@ -291,10 +291,6 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
     return result, notes
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
 def _workers(config: RolloutsOptions) -> dict[str, Any]:
     """Return processes here, or the address of a Ray cluster."""
     ray = config.workers if isinstance(config.workers, str) else ""
@@ -366,8 +362,8 @@ def _running(total: int, folder: Path | None) -> Iterator[dict[str, Any]]:
             if tried and not goes_on:
                 rate_hz = tried / (time.monotonic() - start_s)
                 log.info(
-                    "%d rollout%s on %d core%s: %.2g a second, %.2g for each core, with the start.",
-                    tried, _s(tried), cores, _s(cores), rate_hz, rate_hz / cores,
+                    "%s on %s: %.2g a second, %.2g for each core, with the start.",
+                    options.counted(tried, "rollout"), options.counted(cores, "core"), rate_hz, rate_hz / cores,
                 )  # fmt: skip
         except (KeyboardInterrupt, SystemExit):
             if folder is not None:

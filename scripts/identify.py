@@ -38,7 +38,10 @@ MOST_LOOKED_AT: Final = 20
 """Takes by whose pictures a camera's delay is told,"""
 LOOKED_AT_S: Final = 12.0
 """and the seconds of each."""
-CUT_SHORT: Final = ("", "stopped adding parameters at its limit of work")
+CUT_SHORT: Final = (
+    "",
+    "stopped adding parameters at its limit of work: some of what differs may stand for something else",
+)
 POSITIONAL: Final = "roots"
 RARE: Final = ("units", "pictures", "resume", "dry_run", "env.kwargs", "roles")
 DEVICES: Final = {"robot": "so101_sim"}
@@ -156,7 +159,7 @@ def run(config: IdentifyConfig) -> int:
     if measured:
         found["measured"] = measured
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
-    policy = "POLICY --env.type=scene --env.scene=SCENE" if twin.world else "base"
+    use = "POLICY --env.scene=SCENE --twin" if twin.world else "base --env.twin"
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
     ]
@@ -172,7 +175,7 @@ def run(config: IdentifyConfig) -> int:
         "show",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         *_joint_lines(twin),
-        f"Use it: gaploop evaluate --policy.path={policy} --env.twin={path}",
+        f"Use it: gaploop evaluate --policy.path={use}={path}",
         f"Page: {folder / 'identify.html'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
@@ -293,9 +296,8 @@ def _joint_lines(twin: Twin) -> list[str]:
     """Return how far off goals and simulated arms are, joint by joint, of an arm by its file."""
     if "model" not in twin.world:
         return []
-    said = [
-        f"    {', '.join(filter(None, (twin.fit['granted'], CUT_SHORT[twin.fit['cut_short']])))}"
-    ]
+    notes = (twin.fit["granted"], CUT_SHORT[twin.fit["cut_short"]])
+    said = [f"    {note}" for note in notes if note]
     rows = {"all": np.mean(list(twin.fit["error_by_joint"].values()), 0)}
     for joint, errors in {**twin.fit["error_by_joint"], **rows}.items():
         sent, nominal, fitted = (f"{1000.0 * e:.0f}" for e in errors)

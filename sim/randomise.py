@@ -339,7 +339,7 @@ def known_and_drawn(
     if station is not None and arm and station.arm != arm:
         fix = f"{option}={station.arm}"
         if station.world:
-            fix = "--env.type=scene --env.scene=FILE, a scene with that arm"
+            fix = "--env.scene=FILE --twin=FILE, a scene with that arm"
         raise UnusableInputError(f"{twin} is of a station with {station.arm}: give {fix}.")
     known = station.values() if station is not None else {}
     if not randomise:
