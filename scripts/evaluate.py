@@ -363,7 +363,8 @@ def _running(total: int, folder: Path | None) -> Iterator[dict[str, Any]]:
                 rate_hz = tried / (time.monotonic() - start_s)
                 log.info(
                     "%s on %s: %.2g a second, %.2g for each core, with the start.",
-                    options.counted(tried, "rollout"), options.counted(cores, "core"), rate_hz, rate_hz / cores,
+                    options.counted(tried, "rollout"), options.counted(cores, "core"),
+                    rate_hz, rate_hz / cores,
                 )  # fmt: skip
         except (KeyboardInterrupt, SystemExit):
             if folder is not None:
