@@ -92,8 +92,8 @@ for _name in ("fsync", "fdatasync"):
         setattr(os, _name, _sync_nothing)
 
 # How long one example takes says how busy the machine is, not whether a law holds. Other examples
-# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a quarter.
-settings.register_profile("gaploop", deadline=None, max_examples=25)
+# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a sixth.
+settings.register_profile("gaploop", deadline=None, max_examples=16)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile("gaploop")
 

@@ -152,9 +152,10 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> dict[str
     wires = _watched(monkeypatch)
     opens, writes = SerialPort.open, SerialPort._write_some
     reads, waits = SerialPort.read, SerialPort.wait
+    opened: dict[SerialPort, Traffic] = {}
 
     def wire_of(port: SerialPort) -> Traffic:
-        wire = wires.get(os.path.realpath(port.path))
+        wire = opened.get(port)
         return wire if wire is not None and wire.host is port else Traffic()
 
     def open_(port: SerialPort) -> None:
@@ -162,6 +163,7 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> dict[str
         opens(port)
         if not was_open and (wire := wires.get(os.path.realpath(port.path))) is not None:
             wire.opened(port, port.fileno)
+            opened[port] = wire
 
     def write_some(port: SerialPort, data: bytes) -> int:
         count = writes(port, data)
@@ -210,7 +212,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     """
     from gaploop.collect import lerobot_factory
     from gaploop.collect.operator import keys
-    from gaploop.teleop import control
+    from gaploop.teleop import control, descent
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
     from gaploop.teleop.lowering import Lowering
@@ -272,8 +274,9 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
             self.handed += tick is not None
             return tick
 
-    # How an arm is lowered is for other tests: here it rests where it is driven to.
+    # How an arm is lowered, and falls, is for other tests: here it rests where it is driven to.
     monkeypatch.setattr(Lowering, "rests", lambda *_: True)
+    monkeypatch.setattr(descent, "FALLS_S", 0.0)
     monkeypatch.setattr(control, "Mailbox", Heeded)
     monkeypatch.setattr(control, "Span", HeededSpan)
     monkeypatch.setattr(control, "SPAN_LOOK_S", 0.0002)

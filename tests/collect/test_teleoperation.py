@@ -73,7 +73,7 @@ class Bench:
         self.devices = devices
 
         def turn() -> None:
-            time.sleep(0.02)
+            time.sleep(0.005)
             shown = look(console.seen())
             self.seen.append(shown)
             render(shown)  # whatever is shown can be drawn
@@ -265,13 +265,13 @@ def test_the_time_of_driving_is_kept_over_trips(rig: Bench) -> None:
         (DRIVING, "", "space"),
         (KEEP_CLEAR, "", "c"),
         (KEEP_CLEAR, "Press it again", "c"),
-        max_s=8.0,
+        max_s=3.0,
     )
     assert ended.why == "time"
     assert not rig.script
     assert rig.devices is not None
     assert rig.devices.statistics is not None
-    assert rig.devices.statistics.figures().duration_s == pytest.approx(8.0, abs=0.1)
+    assert rig.devices.statistics.figures().duration_s == pytest.approx(3.0, abs=0.1)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])

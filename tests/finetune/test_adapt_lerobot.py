@@ -27,6 +27,7 @@ OFF = CacheOptions(size="off")
 QUICK: Any = {"steps": 2, "batch_size": 2, "lr": 1e-2, "cache": OFF}
 NO_PICTURES = ("tracked", "other")
 SLOW_FULL = ("act", "diffusion", "smolvla", "pi0", "pi05")
+SLOW_TOO = ("pi05_lora",)  # pi0's way but for its normalisation
 
 
 def config(base: Path | str, real: Path, out: Path, **options: Any) -> FinetuneConfig:
@@ -53,7 +54,10 @@ def real(write_dataset: Callable[..., Path]) -> Path:
     "name",
     [
         # Adapters are what most will train; `full` is tried with the smallest policy.
-        pytest.param(n, marks=[pytest.mark.slow] if p.full and p.policy in SLOW_FULL else [])
+        pytest.param(
+            n,
+            marks=[pytest.mark.slow] if n in SLOW_TOO or (p.full and p.policy in SLOW_FULL) else [],
+        )
         for n, p in PRESETS.items()
         if p.policy not in NO_PICTURES
     ],
