@@ -165,6 +165,7 @@ def _scene(value: Any, place: str) -> StationScene:
         text(given.get("camera", ""), f"{place}: camera"),
         _hues(given.get("object", "red"), f"{place}: object"),
         _hues(given.get("target", "blue"), f"{place}: target"),
+        object_is_stated="object" in given,
     )
     if list(scene.hues_deg()) != sorted(scene.hues_deg()):
         raise UnusableInputError(
@@ -182,11 +183,13 @@ class StationScene:
         camera: its name; "" for the first.
         object_hue_deg: from and to on the colour circle [degree]; may pass 360.
         target_hue_deg: likewise.
+        object_is_stated: the station's file says so; else its colour is the embedded cell's.
     """
 
     camera: str = ""
     object_hue_deg: Interval = COLOURS["red"]
     target_hue_deg: Interval = COLOURS["blue"]
+    object_is_stated: bool = False
 
     def hues_deg(self) -> tuple[float, float, float, float]:
         """Return both, object first, going round once from where the object's begins [degree]."""

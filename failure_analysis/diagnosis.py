@@ -15,6 +15,7 @@ import numpy as np
 
 from gaploop.core.files import uuid7
 from gaploop.core.messages import Image
+from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import (
     Domain,
@@ -106,6 +107,7 @@ def diagnose(
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
+    object_hue_deg: Interval | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take; neither injected truth nor simulator state is looked at.
 
@@ -121,6 +123,7 @@ def diagnose(
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
             time.
+        object_hue_deg: the object's hue in these pictures, from and to, where it is stated.
     """
     every = list(takes)
     usual = choose_reference(every, reference)
@@ -136,7 +139,7 @@ def diagnose(
     compared, found, spots = None, tuple[TakeDiagnosis, ...](), dict[str, Image]()
     judge, labels = model or shipped_model(), 0
     if ground is Ground.ELSEWHERE:
-        usual, compared, found, spots = _set_apart(every, failures, usual, images)
+        usual, compared, found, spots = _set_apart(every, failures, usual, images, object_hue_deg)
         judge = None
     labelled = [(f, causes[f.take.info.uid]) for f in failures
                 if f.failed and causes and f.take.info.uid in causes]  # fmt: skip
@@ -171,7 +174,11 @@ def diagnose(
 
 
 def _set_apart(
-    every: Sequence[Take], failures: Sequence[_MeasuredFailure], usual: Reference, images: bool
+    every: Sequence[Take],
+    failures: Sequence[_MeasuredFailure],
+    usual: Reference,
+    images: bool,
+    object_hue_deg: Interval | None,
 ) -> tuple[Reference, Comparison, tuple[TakeDiagnosis, ...], dict[str, Image]]:
     """Set failures against successes of their own set and those of a reference.
 
@@ -180,7 +187,7 @@ def _set_apart(
         fixed cameras show the gripper close and open.
     """
     judged = [t for t in every if t.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
-    rows = with_pictures([figures_of(take, images) for take in judged])
+    rows = with_pictures([figures_of(take, images, object_hue_deg) for take in judged])
     named = [TakeFigures(values, {}, ModeCall(None, None)) for values in usual.figures]
     failed = np.array([t.outcome is Outcome.FAILURE for t in judged] + [False] * len(named))
     drove = [

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
+from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
@@ -216,8 +217,10 @@ class TakeFigures:
     places: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
-def figures_of(take: Take, images: bool = True) -> TakeFigures:
-    """Return the figures of a take, whatever its outcome; see `with_pictures`."""
+def figures_of(
+    take: Take, images: bool = True, object_hue_deg: Interval | None = None
+) -> TakeFigures:
+    """Return the figures of a take, whatever its outcome; see `with_pictures`, `handled`."""
     view = TakeView(take, images=False)
     motion, measured = view.motion, measure(view)
     values = {name: measured[name] for name in SIGNALS}
@@ -233,7 +236,7 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
         if motion is not None and grasp is not None and grasp.released:
-            of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s)
+            of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s, object_hue_deg)
             seen_handled |= {camera: of_camera} if of_camera is not None else {}
         seen = [p for n, p in zip(range(PICTURES[-1] + 1), take.cameras[camera](), strict=False)
                 if n in PICTURES]  # fmt: skip

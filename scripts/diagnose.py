@@ -195,7 +195,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
-    from gaploop.sim.recolour import recoloured_take
+    from gaploop.sim.recolour import THE_CELLS, recoloured_take
 
     if config.save_reference is not None:
         raise UnusableInputError(
@@ -224,6 +224,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             seen_before=_seen_before(config),
             causes=causes,
             cohort=True,
+            object_hue_deg=THE_CELLS.object_hue_deg if scene.object_is_stated else None,
         )
     if report is not None:
         alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}

@@ -109,7 +109,7 @@ def run(config: ReviewConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as name:
         media = Path(name)
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
-        site = ReviewSite(session, media, suggester, units, scene)
+        site = ReviewSite(session, media, suggester, units, scene, config.station)
         try:
             serve(
                 partial(build, site, store.root.resolve().parent),

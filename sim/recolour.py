@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import Image
-from gaploop.core.station import StationScene
+from gaploop.core.station import Interval, StationScene
 from gaploop.core.take import Take
 
 THE_CELLS: Final = StationScene()
@@ -49,6 +49,14 @@ def recoloured(picture: Image, scene: StationScene) -> Image:
     coloured = hsv[..., 1:2] > COLOURED
     hsv[..., 0] = _turned(scene.hues_deg())[hsv[..., 0]]
     return np.where(coloured, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), picture).astype(np.uint8)
+
+
+def of_hue(picture: Image, hue_deg: Interval) -> NDArray[np.bool_]:
+    """Say where a picture, RGB, has a hue from and to [degree], shape (height, width)."""
+    hsv = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)
+    past = (2.0 * hsv[..., 0] - hue_deg[0]) % 360.0
+    here = (hsv[..., 1] > COLOURED) & (past <= (hue_deg[1] - hue_deg[0]) % 360.0)
+    return np.asarray(here, dtype=np.bool_)
 
 
 @cache

@@ -18,6 +18,7 @@ from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outco
 from gaploop.failure_analysis.diagnosis_record import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Who
 from gaploop.failure_analysis.review.label_session import STEP, Said, TakeStatement
+from gaploop.failure_analysis.review.marking import ROLES
 from gaploop.failure_analysis.review.site import ReviewSite
 from gaploop.failure_analysis.review.takes import Prepared
 from gaploop.failure_analysis.station import words
@@ -71,12 +72,13 @@ class TakeList(Element, component="take_list.js"):
 class TakePlayer(Element, component="player.js"):
     """The videos of a take with its signals below, and every key of the page but the player's."""
 
-    def __init__(self, on_key: Callable[[str], None]) -> None:
+    def __init__(self, on_key: Callable[[str], None], on_mark: Callable[..., None]) -> None:
         super().__init__()
         keys = {name: key.value if key.action == PLAYER else "" for name, key in BY_KEY.items()}
-        self.props.update(keys=keys)
+        self.props.update(keys=keys, roles=list(ROLES))
         self.show("", Prepared({}, (), 1.0))
         self.on("key", lambda event: on_key(str(event.args)))
+        self.on("mark", lambda event: on_mark(*event.args))
 
     def show(self, uid: str, shown: Prepared) -> None:
         """Show a take from its first frame on."""
@@ -89,7 +91,12 @@ class TakePlayer(Element, component="player.js"):
             signals=shown.signals,
             marks=[list(mark) for mark in shown.marks],
             message=shown.message,
+            outline={},
         )
+
+    def show_outline(self, camera: str, frame: int, outline: str) -> None:
+        """Draw over a camera's picture, as long as that frame is shown."""
+        self.props.update(outline={"camera": camera, "frame": frame, "src": outline})
 
 
 class KeyHelp:
@@ -348,7 +355,7 @@ class ReviewPage:
                     }
                 self._list = TakeList(self._row, self.open)
             with ui.element("main"):
-                self._player = TakePlayer(self.press)
+                self._player = TakePlayer(self.press, self._mark)
             self._panel = TakePanel(self._site, self._do, self._noted)
             self._help = KeyHelp()
         self._choose(Filter())
@@ -420,6 +427,22 @@ class ReviewPage:
             await run.io_bound(self._site.preparer.ahead, self._session.take(later).episode)
             if uid != self._uid:
                 return
+
+    def _mark(self, role: str, camera: str, frame: int, right: float, down: float) -> None:
+        """Take the colour of what was clicked on for the station's object or target."""
+
+        async def mark(uid: str) -> None:
+            try:
+                told = await run.io_bound(self._site.mark, uid, role, camera, frame, right, down)
+            except (UnusableInputError, OSError) as error:
+                told = "", str(error)
+            if told is None or uid != self._uid or self._client.is_deleted:
+                return  # None: the page is closing
+            self._player.show_outline(camera, frame, told[0])
+            with self._client:
+                ui.notify(told[1], multi_line=True, timeout=12_000, close_button="Close")
+
+        background_tasks.create(mark(self._uid))
 
     def _ahead(self) -> list[str]:
         """Return the listed takes from the open one on, and then from the first one."""

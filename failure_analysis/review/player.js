@@ -13,8 +13,9 @@ export default {
       <div class="videos" :class="'n' + Math.min(cameras.length, 4)">
         <figure v-for="(camera, i) in cameras" :key="camera.src">
           <video :ref="'video' + i" :src="camera.src" muted playsinline preload="auto"
-                 disablepictureinpicture @click="toggle" @loadeddata="loaded"
-                 @error="failed(camera)"></video>
+                 disablepictureinpicture @click="touched($event, camera)" @loadeddata="loaded"
+                 @error="failed(camera)" :class="{ marking: role }"></video>
+          <img v-if="outlined(camera)" class="outline" :src="outline.src" />
           <figcaption>{{ camera.name }}</figcaption>
         </figure>
         <div v-if="words" class="words">{{ words }}</div>
@@ -25,6 +26,9 @@ export default {
                tabindex="-1" @input="scrubbed" />
         <span class="now" :title="now">{{ now }}</span>
         <span class="clock">{{ clock }}</span>
+        <span v-for="name in cameras.length ? roles : []" class="role" :class="{ on: role === name }"
+              :title="`Click here, then on the ${name} in a picture: its colour goes to station.yaml`"
+              @click="role = role === name ? '' : name">{{ name }}</span>
         <span class="speed" :class="{ other: speed !== 1 }">{{ speed }}×</span>
       </div>
       <div class="signals" v-show="signals">
@@ -40,10 +44,12 @@ export default {
     message: String,
     keys: Object,
     signals: String,
+    roles: Array, // what a click on a picture can name
+    outline: Object, // what has the colour clicked on: { camera, frame, src }
     marks: Array, // [from, to, words] in seconds: phases, who drives, what safety did
   },
-  emits: ["key"],
-  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "", left: null }),
+  emits: ["key", "mark"],
+  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "", left: null, role: "" }),
   computed: {
     count() {
       return this.frame_t_s.length;
@@ -111,6 +117,21 @@ export default {
     stop() {
       this.playing = false;
       for (const video of this.videos()) video.pause();
+    },
+    touched(event, camera) {
+      if (!this.role) return this.toggle();
+      if (this.playing) this.toggle();
+      const { clientWidth, clientHeight, videoWidth, videoHeight } = event.target;
+      const scale = Math.min(clientWidth / videoWidth, clientHeight / videoHeight); // contained
+      const right = 0.5 + (event.offsetX - clientWidth / 2) / (scale * videoWidth);
+      const down = 0.5 + (event.offsetY - clientHeight / 2) / (scale * videoHeight);
+      if (right < 0 || right >= 1 || down < 0 || down >= 1) return;
+      this.$emit("mark", [this.role, camera.name, this.frame, right, down]);
+      this.role = "";
+    },
+    outlined(camera) {
+      const { camera: name, frame } = this.outline;
+      return name === camera.name && frame === this.frame && !this.playing;
     },
     toggle() {
       if (this.playing) {

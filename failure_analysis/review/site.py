@@ -23,6 +23,7 @@ from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
 from gaploop.failure_analysis.review.label_session import LabelSession
+from gaploop.failure_analysis.review.marking import lines_of, marked, state_in
 from gaploop.failure_analysis.review.takes import REFERENCE_TAKES, Media, Preparer, TakeSource
 from gaploop.sim.recolour import THE_CELLS
 
@@ -118,8 +119,9 @@ class ReviewSite:
         suggester: ReviewSuggester | None,
         units: str = "",
         scene: StationScene = THE_CELLS,
+        station: Path | None = None,
     ) -> None:
-        self.session = session
+        self.session, self.station = session, station
         self.source = TakeSource(session.store, units, scene)
         self.media = Media(media_folder)
         self.preparer = Preparer(self.source, self.media)
@@ -152,6 +154,28 @@ class ReviewSite:
                 self.source.inside(picture.path)
                 return self.media.video(uid, picture)
         raise UnusableInputError(f"This episode has no camera {camera!r}.")
+
+    def mark(
+        self, uid: str, role: str, camera: str, frame: int, right: float, down: float
+    ) -> tuple[str, str]:
+        """Return the outline of what has the colour clicked on, and what became of it in words.
+
+        It is written to the station's file where there is one. The place is given as of `marked`.
+
+        Raises:
+            UnusableInputError: no such episode, camera or picture; no colour; or the file stays.
+            OSError: the file can't be written.
+        """
+        picture = self.source.picture(self.session.take(uid).episode, camera, frame)
+        found = marked(picture, right, down)
+        low, high = (f"{v:g}" for v in found.hue_deg)
+        says = f"The {role} has hues from {low} to {high} degrees"
+        says += f", as {found.places} things here have" if found.places > 1 else ""
+        if self.station is None:
+            lines = [line.strip() for line in lines_of(camera, role, found.hue_deg).values()]
+            return found.outline, f"{says}. For your station.yaml: scene: {{{', '.join(lines)}}}"
+        state_in(self.station, camera, role, found.hue_deg)
+        return found.outline, f"{says}. Written to {self.station}: it holds from the next start on."
 
     def tell(self, uids: set[str]) -> None:
         """Tell every open page which takes have changed."""

@@ -24,6 +24,7 @@ import numpy as np
 from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import read_header, read_take, take_folders
+from gaploop.core.messages import Image
 from gaploop.core.paths import inside
 from gaploop.core.station import StationScene
 from gaploop.core.take import Take
@@ -35,9 +36,11 @@ from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import (
     DamagedVideoError,
+    VideoRange,
     VideoWriter,
     encode,
     open_video,
+    pictures_at,
     shown_frames,
 )
 from gaploop.failure_analysis.review.signals import curves, options
@@ -129,6 +132,20 @@ class TakeSource:
                     camera = key.removeprefix(columns.IMAGES)
                     found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
         return sorted(found, key=lambda video: video.camera != self._scene.camera)
+
+    def picture(self, episode: EpisodeRow, camera: str, row: int) -> Image:
+        """Return one picture as it was recorded, RGB, shape (height, width, 3).
+
+        Raises:
+            UnusableInputError: there is no such camera or picture, or it lies outside the folder.
+        """
+        for video in self.pictures(episode):
+            if video.camera == camera:
+                self.inside(video.path)
+                images = VideoRange(video.path, video.start_s, video.frames or row + 1, video.fps)
+                for _, picture in pictures_at(images, [row]):
+                    return picture
+        raise UnusableInputError(f"This episode has no picture {row} of camera {camera!r}.")
 
     def inside(self, path: Path) -> Path:
         """Return where a file really is.

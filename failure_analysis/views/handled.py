@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
+from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.datasets.video import pictures_at
 from gaploop.failure_analysis.views.camera_samples import HEIGHT, WIDTH, reduced
 from gaploop.failure_analysis.views.view import ArmMotion
+from gaploop.sim.recolour import of_hue
 
 PICTURES: Final = 8
 """Of each of the three parts of an episode."""
@@ -70,9 +72,17 @@ class Handled:
 
 
 def handled(
-    take: Take, camera: str, motion: ArmMotion, close_s: float, open_s: float
+    take: Take,
+    camera: str,
+    motion: ArmMotion,
+    close_s: float,
+    open_s: float,
+    object_hue_deg: Interval | None = None,
 ) -> Handled | None:
-    """Look at a take before, between and after; None unless a fixed camera shows all three."""
+    """Look at a take before, between and after; None unless a fixed camera shows all three.
+
+    Where the object's hue is stated [degree], nothing of another colour counts.
+    """
     t_s = take.frames.t_s
     shut, opened = np.searchsorted(t_s, [close_s, open_s]).clip(1, len(t_s) - 1)
     on_its_way = (opened - shut) // 4  # not yet lifted, already put down
@@ -92,8 +102,12 @@ def handled(
     if float(np.mean(varies < CHANGED)) < STANDS_STILL:
         return None
     change, left, came = (_apart(stacks[a], stacks[b]) for a, b in ((0, 2), (0, 1), (1, 2)))
-    before, after = (np.median([shown[int(r)] for r in rows[k]], axis=0) for k in (0, 2))
+    before, after = (
+        np.median([shown[int(r)] for r in rows[k]], axis=0).astype(np.uint8) for k in (0, 2)
+    )
     changed = change > CHANGED
+    if object_hue_deg is not None:
+        changed &= of_hue(before, object_hue_deg) | of_hue(after, object_hue_deg)
     solid = cv2.morphologyEx(changed.astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))
     found, labels, stats, centres = cv2.connectedComponentsWithStats(solid)
     turn = np.clip((came - left) / np.maximum(change, CHANGED), -1.0, 1.0)
@@ -104,7 +118,7 @@ def handled(
         for s in (close_s, open_s)
     ]
     return Handled(
-        before.astype(np.uint8), after.astype(np.uint8), changed, turn,
+        before, after, changed, turn,
         np.array([centres[k] for k in chosen]).reshape(-1, 2), np.array(votes),
         *(pose[motion.arm_joints] for pose in at),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.messages import FloatArray, Image
+from gaploop.core.station import COLOURS
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
@@ -22,12 +23,14 @@ TEXTURE = np.kron(
 ).astype(np.uint8)
 
 
-def attempt(seed: int, drops: bool = False, rolls: bool = False) -> Take:
+def attempt(seed: int, drops: bool = False, rolls: bool = False, littered: bool = False) -> Take:
     """Return a pick and place of two joints, which are where the hand is in the picture.
 
     Args:
         drops: the object falls out on its way; joints and gripper don't know.
         rolls: the camera hangs on the hand.
+        littered: somebody puts grey sheets where the gripper opens, as it opens; the object
+            is red.
     """
     rng = np.random.default_rng(seed)
     home, pick = np.array([-0.9, 0.9]), rng.uniform(-0.5, 0.0, 2)
@@ -41,7 +44,11 @@ def attempt(seed: int, drops: bool = False, rolls: bool = False) -> Take:
         for row in range(ROWS):
             held = hand[min(max(row, 28), lost)]
             drawn = np.roll(TEXTURE, 17 * row, axis=1) if rolls else TEXTURE.copy()
-            for place, half, grey in ((held, 9, 200), (hand[row] - [0.0, 0.25], 12, 30)):
+            things = [(held, 9, (200, 40, 30) if littered else 200)]
+            things += [(hand[row] - [0.0, 0.25], 12, 30)]
+            if littered and row > 62:
+                things.insert(0, (put, 11, 220))
+            for place, half, grey in things:
                 x, y = (128 + 100 * place[0], 96 - 80 * place[1])
                 drawn[int(y) - half : int(y) + half, int(x) - half : int(x) + half] = grey
             yield drawn
@@ -72,6 +79,14 @@ def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
     assert "frame 63" in first.message
     assert seeing.spots[seeing.takes[0].uid].shape == (192, 512, 3)
     assert "red where the gripper closes" in diagnosis_report(seeing)
+
+
+def test_where_the_objects_colour_is_stated_nothing_else_counts() -> None:
+    """A sheet of paper lay where the gripper opened: what had been lost was "put" there."""
+    takes = [attempt(seed, drops=seed % 3 == 0, littered=True) for seed in range(18)]
+    assert {t.mode for t in diagnose(takes).takes} == {"unknown"}
+    stated = diagnose(takes, object_hue_deg=COLOURS["red"])
+    assert {t.mode for t in stated.takes} == {"slip"}
 
 
 def test_the_gripper_is_found_in_the_picture_from_what_it_takes_and_puts() -> None:

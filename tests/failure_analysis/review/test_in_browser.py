@@ -14,6 +14,7 @@ from benchmarks.chromium import Tab, browser, open_tab
 from benchmarks.review import SAVED, SHOWN, serving
 from benchmarks.review_dataset import BITS, BLOCK_PX, FRAMES
 from gaploop.core import labels
+from gaploop.core.station import load_station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
@@ -74,8 +75,13 @@ def lit(tab: Tab) -> list[str]:
     return found
 
 
-def test_a_failure_is_labelled_by_keys_alone_and_taken_back(dataset: Path, tab: Tab) -> None:
-    with serving(dataset, "--author=ana", "--suggestions=false") as address:
+def test_a_failure_is_labelled_by_keys_alone_and_taken_back(
+    dataset: Path, tmp_path: Path, tab: Tab
+) -> None:
+    station = tmp_path / "station.yaml"
+    station.write_text("name: bench\n")
+    options = ("--author=ana", "--suggestions=false", f"--station={station}")
+    with serving(dataset, *options) as address:
         visit(tab, address)
         first = tab.js(OPEN)
         for key in "lT17+--":
@@ -93,7 +99,24 @@ def test_a_failure_is_labelled_by_keys_alone_and_taken_back(dataset: Path, tab: 
         tab.key("U")
         tab.wait(f"{SAVED} === 3")
         tab.wait("document.querySelector('.take.on .state').textContent === '✓'")
+        # A click on the red block, and its colour is the object's.
+        tab.key("Home")
+        settles(tab, 0)
+        tab.click(*tab.js("(r => [r.x + 4, r.y + 4])"
+                          "(document.querySelector('.role').getBoundingClientRect())"))  # fmt: skip
+        tab.wait("document.querySelector('video.marking') !== null")
+        tab.click(
+            *tab.js("""((v, r) => {
+            const scale = Math.min(r.width / v.videoWidth, r.height / v.videoHeight);
+            return [r.x + r.width / 2 + scale * (20 - v.videoWidth / 2),
+                    r.y + r.height / 2 + scale * (80 - v.videoHeight / 2)];
+        })(document.querySelector('video'), document.querySelector('video').getBoundingClientRect())
+        """)
+        )
+        tab.wait("document.querySelector('img.outline') !== null")
         assert not tab.log
+    low, high = load_station(station).scene.object_hue_deg
+    assert low > 330 or low < 6 < high < 30
     folder = open_labelled(dataset)
     said = labels.current(e for e in folder.events if e.author == "ana")
     assert said == {
