@@ -330,7 +330,7 @@ class ReviewPage:
             with ui.element("header"):
                 folder = self._session.store
                 TextElement(tag="b", text=folder.root.name).props["title"] = str(folder.root)
-                TextElement(tag="span", text="Takes")
+                TextElement(tag="span", text="Episodes")
                 ui.link("Project", "project").classes("tab").tooltip(project)
                 TextElement(tag="span", text=f"labelled by {self._session.author}").classes("quiet")
                 with ui.element("div").classes("progress"):

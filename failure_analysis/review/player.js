@@ -15,7 +15,7 @@ export default {
           <video :ref="'video' + i" :src="camera.src" muted playsinline preload="auto"
                  disablepictureinpicture @click="touched($event, camera)" @loadeddata="loaded"
                  @error="failed(camera)" :class="{ marking: role }"></video>
-          <img v-if="outlined(camera)" class="outline" :src="outline.src" />
+          <img v-if="outline.src && outlined(camera)" class="outline" :src="outline.src" />
           <figcaption>{{ camera.name }}</figcaption>
         </figure>
         <div v-if="words" class="words">{{ words }}</div>
@@ -27,7 +27,7 @@ export default {
         <span class="now" :title="now">{{ now }}</span>
         <span class="clock">{{ clock }}</span>
         <span v-for="name in cameras.length ? roles : []" class="role" :class="{ on: role === name }"
-              :title="`Click here, then on the ${name} in a picture: its colour goes to station.yaml`"
+              :title="'Click here, then on the ' + name + ' in a picture: its colour is looked for.'"
               @click="role = role === name ? '' : name">{{ name }}</span>
         <span class="speed" :class="{ other: speed !== 1 }">{{ speed }}×</span>
       </div>

@@ -33,7 +33,8 @@ from gaploop.failure_analysis.review.choice import SETTLED
 from gaploop.failure_analysis.station import words
 
 SECTIONS: Final = (
-    "Stations", "Sessions", "Campaigns", "Takes to review", "Diagnoses", "Plans", "Runs", "Gates",
+    "Stations", "Sessions", "Campaigns", "Episodes to review", "Diagnoses", "Plans", "Runs",
+    "Gates",
 )  # fmt: skip
 MOST_FOLDERS: Final = 20_000
 """A folder with more below it than this is no project."""
@@ -198,7 +199,7 @@ def _add_takes(project: Project, stores: Sequence[LabelStore]) -> None:
         if waits:
             facts = f"{waits} of {len(store.episodes)} episodes that nobody has reviewed"
             review = _command("review", project.at(root))
-            project.add("Takes to review", root.name, root, facts, next=review)
+            project.add("Episodes to review", root.name, root, facts, next=review)
 
 
 def _add_plan(

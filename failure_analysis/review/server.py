@@ -249,7 +249,7 @@ WORDS: Final = {
     "Stations": "None yet. Describe yours in a station.yaml.",
     "Sessions": "None yet. gaploop record records episodes.",
     "Campaigns": "None yet. gaploop record --plan=plan.yaml begins one.",
-    "Takes to review": "No episode waits for review.",
+    "Episodes to review": "No episode waits for review.",
     "Diagnoses": "None yet. gaploop diagnose DIR finds out why episodes failed.",
     "Plans": "None yet. gaploop plan decides what to collect.",
     "Runs": "None yet. gaploop finetune adapts a policy.",
@@ -266,7 +266,7 @@ class ProjectPage:
         self._root = root
         with ui.element("header"):
             if takes:
-                ui.link("Takes", "./").classes("tab").tooltip(takes)
+                ui.link("Episodes", "./").classes("tab").tooltip(takes)
                 ui.label("Project")
             ui.label(root.name).classes("name")
             ui.label(str(root)).classes("quiet")

@@ -72,7 +72,7 @@ def test_everything_is_found_once_with_its_next_command(project: Path) -> None:
         "Stations": ["station.yaml"],
         "Sessions": ["cube_journal", "roll outs_journal"],
         "Campaigns": ["cube_journal"],
-        "Takes to review": ["roll outs_journal"],
+        "Episodes to review": ["roll outs_journal"],
         "Diagnoses": ["why/diagnosis.json"],
         "Plans": ["why/plan/plan.yaml"],
         "Runs": ["adapted"],
