@@ -95,7 +95,12 @@ DROPPED: Final[Mapping[str, str]] = {
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
-    "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    **dict.fromkeys(
+        ("dataset.tags", "push tags"), "Name them in the card: README.md of the dataset or policy."
+    ),
+    "cartesian.speed_m_s": "1 to 4 set the speed while you drive.",
+    "hand_back_s": "t hands back.",
+    "duplicates": "An episode that several datasets hold is taken once, with the labels of all.",
     "robot.fps": "Give --dataset.fps.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "auto_start",
-    "cartesian.*", "display", "operator", "consent", "dataset.push_to_hub",
+    "display", "operator", "consent", "dataset.push_to_hub",
     "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -95,7 +95,7 @@ class RecordConfig(SessionOptions):
 class StatusConfig(RecordConfig):
     """With `--status`: no arm is needed, so that what a command says of one is left unread."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian")
+    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop")
 
 
 StatusConfig.__doc__ = RecordConfig.__doc__

@@ -273,7 +273,7 @@ def test_a_stall_is_taken_over_later_where_the_policy_drives_slowly(
     stall = OnStall(FPS, lambda q: q, stall_s=1.0, late_s=100.0)
     stall.reset(slower)
     still = Observation(np.zeros(3), None, {})
-    wishes = [stall.frame(still, False) for _ in range(200)]
+    wishes = [stall.frame(still) for _ in range(200)]
     assert wishes.index(True) + 1 == after
 
 

@@ -382,7 +382,7 @@ COMMANDS = (
     Reader(
         "merge",
         "set",
-        command("edit", "merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        command("edit", "merge", "{}", "CORPUS/set", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),
