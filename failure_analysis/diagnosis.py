@@ -16,11 +16,7 @@ import numpy as np
 from gaploop.core.files import uuid7
 from gaploop.core.messages import Image
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import (
-    Domain,
-    GapDimension,
-    Outcome,
-)
+from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.failure_analysis.attribution import (
     LEAST_LABELS,
     Attribution,

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich import box
 from rich.table import Table
 
-from gaploop.collect.campaign import (
-    Campaign,
-    Quota,
-    require_consents,
-    takes_now,
-    words,
-)
+from gaploop.collect.campaign import Campaign, Quota, require_consents, takes_now, words
 from gaploop.collect.campaign import campaign as in_order
 from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with

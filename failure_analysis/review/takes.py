@@ -33,13 +33,7 @@ from gaploop.datasets.labels.store import LabelStore
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import (
-    DamagedVideoError,
-    VideoWriter,
-    encode,
-    open_video,
-    shown_frames,
-)
+from gaploop.datasets.video import DamagedVideoError, VideoWriter, encode, open_video, shown_frames
 from gaploop.failure_analysis.review.signals import curves, options
 from gaploop.failure_analysis.views.joints import in_units, units_of
 from gaploop.sim.recolour import THE_CELLS, recoloured_take
