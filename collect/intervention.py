@@ -139,7 +139,7 @@ class _Ease:
 class SharedLeader:
     """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
 
-    `begin`, `rest`, `take_over`, `hand_back` and `toggle` may be called from any thread; what they
+    `begin`, `rest`, `take_over` and `toggle` may be called from any thread; what they
     ask for happens at the loop's next turn. `sent_rad` says where the arm was sent last [rad],
     shape (n_joints,).
     """
@@ -213,10 +213,6 @@ class SharedLeader:
     def take_over(self) -> None:
         """Let the person drive."""
         self._orders.append(self._take_over)
-
-    def hand_back(self) -> None:
-        """Let the policy drive again, or nobody where no attempt is on."""
-        self._orders.append(self._hand_back)
 
     def toggle(self) -> None:
         """Take over, or hand back."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.protocols import TakeSink
@@ -166,29 +166,13 @@ class FailureScore:
 
     @classmethod
     def load(cls, path: Path) -> FailureScore:
-        """Read what `save` wrote.
-
-        Raises:
-            UnusableInputError: it is missing, damaged or of other signals.
-        """
+        """Read what `save` wrote; the one that ships is the only one that is."""
         value = read_json(path)
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise UnusableInputError(f"{path} is not a live score (schema {SCHEMA}).")
-        try:
-            if tuple(value["features"]) != STREAMED:
-                raise UnusableInputError(f"{path} was fitted to other signals. Fit it again.")
-            usual = Usual(_array(value["mean"]), _array(value["spread"]))
-            return cls(
-                str(value["name"]),
-                usual,
-                _array(value["weights"]),
-                _array(value["level"]),
-                _array(value["score_spread"]),
-                _array(value["peaks"]),
-                str(value["policy"]),
-            )
-        except DAMAGE as error:
-            raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
+        names = ("mean", "spread", "weights", "level", "score_spread", "peaks")
+        mean, spread, *rest = (
+            np.array(value[name], dtype=object).astype(np.float64) for name in names
+        )
+        return cls(value["name"], Usual(mean, spread), *rest, value["policy"])
 
 
 def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
@@ -242,10 +226,6 @@ def _plain(values: FloatArray) -> Any:
     if values.ndim > 1:
         return [_plain(row) for row in values]
     return [None if math.isnan(v) else round(v, 6) for v in values.tolist()]
-
-
-def _array(values: Any) -> FloatArray:
-    return np.array(values, dtype=object).astype(np.float64)
 
 
 def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str:

@@ -201,7 +201,7 @@ def test_handing_back_plans_anew_and_eases_in() -> None:
     resets, asked = policy.resets, policy.asked
     bench.run(10 * EVERY)
     assert policy.asked == asked, "the policy isn't asked while the person drives"
-    bench.shared.hand_back()
+    bench.shared.toggle()
     at = bench.turns
     bench.run(EVERY)
     assert policy.resets > resets

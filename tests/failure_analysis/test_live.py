@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.live import (
     BIN_S,
     FALSE_ALARMS,
+    SHIPPED,
     Alarm,
     FailureScore,
     FailureWatch,
@@ -214,15 +216,9 @@ def test_too_few_takes_are_refused_and_cannot_alarm() -> None:
     assert score.threshold(0.10) < np.inf
 
 
-def test_a_score_of_other_signals_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "score.json"
-    path.write_text('{"schema": "gaploop.live.v1", "name": "x", "features": ["other"]}')
-    with pytest.raises(UnusableInputError, match="Fit it again"):
-        FailureScore.load(path)
-
-
 def test_live_signals_are_registered_ones() -> None:
     assert set(STREAMED) <= set(registry())
+    assert tuple(json.loads(SHIPPED.read_text())["features"]) == STREAMED
 
 
 def test_outside_the_cell_nothing_that_was_fitted_in_it_counts() -> None:

@@ -307,16 +307,6 @@ FILES = (
         "files/reference.json",
         _loaded("gaploop.failure_analysis.reference", "load_reference"),
     ),
-    Reader(
-        "model",
-        "files/model.json",
-        _loaded("gaploop.failure_analysis.attribution", "load_model"),
-    ),
-    Reader(
-        "score",
-        "files/score.json",
-        _loaded("gaploop.failure_analysis.live", "FailureScore.load"),
-    ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
