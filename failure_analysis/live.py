@@ -168,11 +168,12 @@ class FailureScore:
     def load(cls, path: Path) -> FailureScore:
         """Read what `save` wrote; the one that ships is the only one that is."""
         value = read_json(path)
-        names = ("mean", "spread", "weights", "level", "score_spread", "peaks")
-        mean, spread, *rest = (
-            np.array(value[name], dtype=object).astype(np.float64) for name in names
+        mean, spread, weights, level, score_spread, peaks = (
+            np.array(value[name], dtype=object).astype(np.float64)
+            for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
         )
-        return cls(value["name"], Usual(mean, spread), *rest, value["policy"])
+        usual = Usual(mean, spread)
+        return cls(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
 
 
 def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
