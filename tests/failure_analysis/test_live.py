@@ -25,7 +25,6 @@ from gaploop.failure_analysis.live import (
     FALSE_ALARMS,
     SHIPPED,
     Alarm,
-    FailureScore,
     FailureWatch,
     SessionWatch,
     SignalTrack,
@@ -192,19 +191,6 @@ def test_a_failing_take_alarms_once_and_says_why() -> None:
     assert told[0] == watch.alarm
     assert "miss their command" in told[0].why
     assert told[0].p_value == pytest.approx(1 / 31)
-
-
-def test_a_score_survives_its_file(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    made = tracks(30, rng)
-    made = [
-        replace(t, values=np.where(np.arange(len(STREAMED)) == 3, np.nan, t.values)) for t in made
-    ]
-    score = fit_score(made, even(), "made up")
-    score.save(tmp_path / "score.json")
-    again = FailureScore.load(tmp_path / "score.json")
-    np.testing.assert_allclose(again.along(made[0]), score.along(made[0]), atol=1e-3)
-    assert again.name == score.name
 
 
 def test_too_few_takes_are_refused_and_cannot_alarm() -> None:
