@@ -5,12 +5,14 @@ Copy the so101_cell.json it writes to failure_analysis/live_so101_cell.json: the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gaploop.core.files import write_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.scripts import options
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.detection_rollouts import Rolled
     from gaploop.failure_analysis.live import FailureScore, SignalTrack, Usual
 
+SCHEMA: Final = "gaploop.live.v1"
 TRIALS: Final = 60
 RESAMPLES: Final = 2000
 LANDMARKS: Final = 10
@@ -75,8 +78,28 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
     name = "the packaged base in the nominal embedded cell (simulation)"
     score = fit_score(nominal, learn_weights(groups, seed), name)
     path = folder / SHIPPED.name
-    replace(score, policy=policy_id("base")).save(path)
+    save(replace(score, policy=policy_id("base")), path)
     return path
+
+
+def save(score: FailureScore, path: Path) -> None:
+    """Write a score as `FailureScore.load` reads it."""
+    from gaploop.failure_analysis.live_signals import STREAMED
+
+    usual = score.usual
+    arrays = {
+        "mean": usual.mean, "spread": usual.spread, "weights": score.weights,
+        "level": score.level, "score_spread": score.spread, "peaks": score.peaks,
+    }  # fmt: skip
+    data = {k: _plain(v) for k, v in arrays.items()}
+    notes = {"schema": SCHEMA, "name": score.name, "policy": score.policy, "features": STREAMED}
+    write_json(path, {**notes, **data})
+
+
+def _plain(values: FloatArray) -> Any:
+    if values.ndim > 1:
+        return [_plain(row) for row in values]
+    return [None if math.isnan(v) else round(v, 6) for v in values.tolist()]
 
 
 def analysed(done: Mapping[str, Sequence[Rolled]], seed: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Canary, CanaryPhase, Lease, Report, replay
+from gaploop.finetune.gate.canary import Canary, CanaryPhase, Lease, Report, drives, replay
 
 EPISODE_S: Final = (40.0, 90.0)
 """How long an episode takes [s], drawn evenly."""
@@ -164,7 +164,7 @@ def _episode(
     """Run an episode; return how it began. Its report waits at the station."""
     if now_s < station.cut_s:
         station.lease, station.heard_s = canary.lease(station.name, now_s), now_s
-    new = canary.drives(station.lease, station.name, station.episode, now_s)
+    new = drives(canary.seed, station.lease, station.name, station.episode, now_s)
     rate = (spec.candidate if new else spec.baseline) + station.offset
     danger = spec.candidate_safety if new else spec.baseline_safety
     unsafe = bool(rng.random() < danger)

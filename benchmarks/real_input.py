@@ -96,7 +96,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
             FinetuneConfig(
                 StartPolicy(type="act"),
                 sim=(root,),
-                episodes=tuple(TRAIN),
+                where=f"episode={','.join(map(str, TRAIN))}",
                 steps=STEPS["pretrain"],
                 seed=seed,
                 output_dir=folder / "teleop_base",
@@ -107,7 +107,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
             FinetuneConfig(
                 StartPolicy(str(base.folder)),
                 real=(root,),
-                episodes=tuple(ADAPT),
+                where=f"episode={','.join(map(str, ADAPT))}",
                 steps=STEPS["lora"],
                 seed=seed,
                 output_dir=folder / "teleop_adapted",

@@ -25,7 +25,8 @@ from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.camera_check import CameraCheck, KnownCamera, YesNo
-from gaploop.failure_analysis.views.camera_samples import CameraSamples, of_pictures, sample
+from gaploop.failure_analysis.views.camera_samples import CameraSamples, reduced, sample
+from gaploop.failure_analysis.views.camera_samples import measure as measured
 
 log = logging.getLogger(__name__)
 BLACK: Final = 8.0
@@ -217,6 +218,21 @@ def _by_light(path: Path) -> bool:
     return path.is_dir() and any(path.glob("*/*cam_*_*.jpg"))
 
 
+def _unmoving(picture: Image) -> CameraSamples:
+    """Return samples of a picture that no joints and no next picture are known of."""
+    told, size = measured(picture), picture.shape[:2]
+    return CameraSamples(
+        (int(size[0]), int(size[1])),
+        reduced(picture)[None],
+        np.zeros((1, 1)),
+        False,
+        {name: np.array([value]) for name, value in told.items()},
+        np.full(1, np.nan),
+        np.zeros((1, 1)),
+        np.full((1, 2), np.nan),
+    )
+
+
 def _lights(path: Path) -> dict[str, Any]:
     """Judge each light's pictures by those of another light, camera by camera, each a take."""
     cells = dict[str, dict[str, list[CameraSamples]]]()
@@ -224,7 +240,7 @@ def _lights(path: Path) -> dict[str, Any]:
         camera = file.name.split("cam_")[1].split("_")[0]
         read: Any = cv2.imread(str(file))
         picture = np.asarray(cv2.cvtColor(read, cv2.COLOR_BGR2RGB), dtype=np.uint8)
-        cells.setdefault(camera, {}).setdefault(file.parent.name, []).append(of_pictures([picture]))
+        cells.setdefault(camera, {}).setdefault(file.parent.name, []).append(_unmoving(picture))
     rows = []
     for camera, lights in cells.items():
         for light, reference in lights.items():

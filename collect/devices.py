@@ -25,12 +25,7 @@ from gaploop.collect.take import LOOK_S, STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyReason
-from gaploop.core.protocols import (
-    CountedCamera,
-    Follower,
-    Leader,
-    TakeSink,
-)
+from gaploop.core.protocols import CountedCamera, Follower, Leader, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, PacedCellClock

@@ -28,15 +28,15 @@ STILL_RAD: Final = 0.02
 
 
 class OnStall:
-    """Says when to switch where the arm stands still or an attempt takes too long: for runs that
-    nobody watches.
+    """Says when a person takes over because the arm stands still, or an attempt takes too long.
+
+    For runs that nobody watches.
 
     Args:
         fps: policy frames per second [Hz].
         from_units: LeRobot units to joint angles [rad].
         stall_s: taken over after the arm has stood still this long [s].
         late_s: taken over after the policy has driven this long without success [s].
-        hand_back_s: handed back after this long [s]; never if None.
     """
 
     def __init__(
@@ -46,11 +46,9 @@ class OnStall:
         *,
         stall_s: float = 1.5,
         late_s: float = 6.0,
-        hand_back_s: float | None = None,
     ) -> None:
         self._from_units = from_units
         self._stall, self._late = _frames(stall_s, fps), _frames(late_s, fps)
-        self._hand_back = None if hand_back_s is None else _frames(hand_back_s, fps)
         self.reset(1.0)
 
     def reset(self, speed_scale: float) -> None:
@@ -63,11 +61,9 @@ class OnStall:
         self._frames = self._still = 0
         self._stands_rad: FloatArray | None = None
 
-    def frame(self, observation: Observation, person_drives: bool) -> bool:
-        """Look at a policy frame; say whether the other one is to drive from now on."""
+    def frame(self, observation: Observation) -> bool:
+        """Look at a frame that the policy drives in; say whether a person takes over."""
         self._frames += 1
-        if person_drives:
-            return self._hand_back is not None and self._frames > self._hand_back
         q_rad = self._from_units(observation.state)
         if self._stands_rad is None or np.abs(q_rad - self._stands_rad).max() > STILL_RAD:
             self._stands_rad, self._still = q_rad, 0
@@ -143,7 +139,7 @@ class _Ease:
 class SharedLeader:
     """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
 
-    `begin`, `rest`, `take_over`, `hand_back` and `toggle` may be called from any thread; what they
+    `begin`, `rest`, `take_over` and `toggle` may be called from any thread; what they
     ask for happens at the loop's next turn. `sent_rad` says where the arm was sent last [rad],
     shape (n_joints,).
     """
@@ -218,10 +214,6 @@ class SharedLeader:
         """Let the person drive."""
         self._orders.append(self._take_over)
 
-    def hand_back(self) -> None:
-        """Let the policy drive again, or nobody where no attempt is on."""
-        self._orders.append(self._hand_back)
-
     def toggle(self) -> None:
         """Take over, or hand back."""
         self._orders.append(
@@ -243,11 +235,9 @@ class SharedLeader:
     def observe(self, observation: Observation) -> None:
         """Show the policy a frame, as the loop's `on_frame`; raises UnusableInputError."""
         self._obey(self._now_s)
-        if self._stall is not None and self._stall.frame(observation, self.driver is Driver.PERSON):
-            if self.driver is Driver.POLICY:
-                self.take_over()
-            elif self.driver is Driver.PERSON:
-                self.hand_back()
+        policys = self.driver is Driver.POLICY
+        if policys and self._stall is not None and self._stall.frame(observation):
+            self.take_over()
         starts = self.driver is Driver.NOBODY and self._may_drive and not self.fault
         if not starts and self.driver is not Driver.POLICY:
             return

@@ -255,7 +255,7 @@ def leader_of(
     if chosen in (KEYBOARD, GAMEPAD):
         from gaploop.teleop.lerobot_devices.make import refuse_options
 
-        ours = f"--teleop.type={chosen} is gaploop's own and is set by --cartesian.*"
+        ours = f"--teleop.type={chosen} is gaploop's own and has no options"
         others = {f.name: ours for f in fields(teleop) if f.name != "id"}
         refuse_options(teleop, "teleop", others)
     if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
@@ -265,7 +265,7 @@ def leader_of(
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
             page = (teleop.host, teleop.port) if chosen == BROWSER else None
-            leader = make.make_tool_leader(chosen, follower, station, config.cartesian, page)
+            leader = make.make_tool_leader(chosen, follower, station, page)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 

@@ -35,13 +35,7 @@ from gaploop.core.files import (
     write_atomically,
     write_json,
 )
-from gaploop.core.journal_format import (
-    TakeEnd,
-    camera_path,
-    read_header,
-    read_stream,
-    take_folders,
-)
+from gaploop.core.journal_format import TakeEnd, camera_path, read_header, read_stream, take_folders
 from gaploop.core.vocabulary import Outcome
 
 log = logging.getLogger(__name__)

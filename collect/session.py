@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.collect import lerobot_factory
 from gaploop.collect.campaign import CampaignProgress, Quota, change_words, counts, held, words
 from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
-from gaploop.collect.operator.console import (
-    ConsoleOperator,
-    OperatorConsole,
-    SessionLabels,
-)
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
 from gaploop.collect.operator.keys import DEFAULTS, DRIVE, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.terminal import Turn, nowhere, terminal

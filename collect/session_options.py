@@ -23,7 +23,6 @@ from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
-from gaploop.teleop.leaders.controls import CartesianOptions
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ class DriveOptions:
     """Who leads it: a leader arm, keyboard, gamepad; scripted is the embedded cell's expert."""
     station: Path | None = None
     """station.yaml with the cell's limits and conditions; conservative ones unless given."""
-    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
     display: str = "auto"
     """window, terminal or none; auto: a window if there is a display and a person is needed."""
     json: bool = False
@@ -76,8 +74,8 @@ def check_display(display: str) -> None:
         raise unknown_choice("display", display, DISPLAYS, "--display")
 
 
-def check_session(config: Any, *above_0: str) -> None:
-    """Refuse options that no session can have; numbers `above_0` are this command's own."""
+def check_session(config: Any) -> None:
+    """Refuse options that no session can have."""
     check_display(config.display)
     embedded = config.robot.type == lerobot_factory.EMBEDDED
     if config.sensors and embedded and config.robot.scene is not None:
@@ -85,7 +83,7 @@ def check_session(config: Any, *above_0: str) -> None:
             "--sensors go with an arm or the embedded cell; a scene file has none. Leave it out."
         )
     check_sensors(config.sensors, own=embedded)
-    for name in ("dataset.num_episodes", "dataset.episode_time_s", *above_0):
+    for name in ("dataset.num_episodes", "dataset.episode_time_s"):
         value = attrgetter(name)(config)
         if value is not None and not value > 0:
             raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")

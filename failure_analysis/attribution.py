@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core import labels
-from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
@@ -202,44 +201,28 @@ def candidates(shares: FloatArray, cuts: Sequence[float]) -> tuple[str, ...]:
 
 
 def load_model(path: Path) -> EvidenceModel:
-    """Read a model's file; features without a weight get none.
+    """Read a model's file as `python -m benchmarks attribution` wrote it.
 
-    Raises:
-        UnusableInputError: it is missing or isn't one.
+    Features without a weight get none.
     """
     value = read_json(path)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise UnusableInputError(
-            f"{path} is not an attribution model (schema {SCHEMA}). Build one from a checkout: "
-            "python -m benchmarks attribution"
-        )
-    try:
-        if tuple(value["causes"]) != CAUSES:
-            raise ValueError("causes differ")
-        doubt = tuple(float(share) for share in value["doubt"])
-        limits = value["thresholds"]
-        cuts = tuple(float(cut) for cut in limits["cuts"])
-        if not len(doubt) == len(cuts) == len(CAUSES):
-            raise ValueError(f"{len(doubt)} doubts and {len(cuts)} cuts for {len(CAUSES)} causes")
-        columns = [value["weights"].get(name, [0.0] * len(CAUSES)) for name in FEATURES]
-        return EvidenceModel(
-            np.array(columns, dtype=np.float64).T,
-            float(value["temperature"]),
-            doubt,
-            Pairs(**{k: float(v) for k, v in value["pairs"].items()}),
-            Thresholds(float(limits["name"]), float(limits["both"]), cuts),
-            float(value["coverage"]),
-            dict(value["about"]),
-        )
-    except DAMAGE as error:
-        raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
+    limits = value["thresholds"]
+    columns = [value["weights"].get(name, [0.0] * len(CAUSES)) for name in FEATURES]
+    return EvidenceModel(
+        np.array(columns, dtype=np.float64).T,
+        value["temperature"],
+        tuple(value["doubt"]),
+        Pairs(**value["pairs"]),
+        Thresholds(limits["name"], limits["both"], tuple(limits["cuts"])),
+        value["coverage"],
+        value["about"],
+    )
 
 
 @cache
-def shipped_model() -> EvidenceModel | None:
-    """Return the model that ships, if this build has one."""
-    path = Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED)))
-    return load_model(path) if path.exists() else None
+def shipped_model() -> EvidenceModel:
+    """Return the model that ships."""
+    return load_model(Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED))))
 
 
 def features(
@@ -267,19 +250,14 @@ NEEDED: Final = ("motion", "scene", "images")
 
 
 def attribute(
-    measured: TakeSignals,
-    reference: Reference,
-    mode: FailureMode | None,
-    model: EvidenceModel | None = None,
+    measured: TakeSignals, reference: Reference, mode: FailureMode | None, model: EvidenceModel
 ) -> Attribution:
-    """Return the posterior over gap dimensions for one failed take; without model by the rules."""
-    why = "no model"
-    if model is not None:
-        lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
-        blind = len(lacking) > 1 or "motion" in measured.unseen
-        why = ", ".join(lacking) if blind else ""
-        why = why if reference.takes else "no successful episode shows what is usual"
-    if why or model is None:
+    """Return the posterior over gap dimensions for one failed take."""
+    lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
+    blind = len(lacking) > 1 or "motion" in measured.unseen
+    why = ", ".join(lacking) if blind else ""
+    why = why if reference.takes else "no successful episode shows what is usual"
+    if why:
         return by_rules(rule_evidence(measured, reference, mode), why)
     row, rules = features(measured, reference, mode)
     judged = model.judge(row)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import (
-    CONFIDENCE,
     Estimate,
     TrialCounts,
     paired_difference,
@@ -78,11 +77,7 @@ class Matched:
 
 
 def matched(
-    first: Sequence[Trials],
-    second: Sequence[Trials],
-    *,
-    besides: Collection[str] = (),
-    confidence: float = CONFIDENCE,
+    first: Sequence[Trials], second: Sequence[Trials], *, besides: Collection[str] = ()
 ) -> Matched | None:
     """Return the difference between two sets of trials, or None where nothing matches.
 
@@ -102,17 +97,17 @@ def matched(
         both, only_first, only_second, neither = (
             seen.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0))
         )
-        difference = paired_difference(both, only_first, only_second, neither, confidence)
+        difference = paired_difference(both, only_first, only_second, neither)
     else:
         weights = {s: one[s][1] * two[s][1] / (one[s][1] + two[s][1]) for s in shared}
         total = sum(weights.values())
         cells = [[TrialCounts(*counts[s], weights[s] / total) for s in shared]
                  for counts in (one, two)]  # fmt: skip
-        difference = weighted_sum([(1.0, cells[0]), (-1.0, cells[1])], confidence)
+        difference = weighted_sum([(1.0, cells[0]), (-1.0, cells[1])])
     return Matched(
         difference,
-        rate(sum(one[s][0] for s in shared), inside[0], confidence),
-        rate(sum(two[s][0] for s in shared), inside[1], confidence),
+        rate(sum(one[s][0] for s in shared), inside[0]),
+        rate(sum(two[s][0] for s in shared), inside[1]),
         len(shared),
         pairs,
         inside,

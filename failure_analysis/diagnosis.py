@@ -17,11 +17,7 @@ from gaploop.core.files import uuid7
 from gaploop.core.messages import Image
 from gaploop.core.station import Interval
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import (
-    Domain,
-    GapDimension,
-    Outcome,
-)
+from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.failure_analysis.attribution import (
     LEAST_LABELS,
     Attribution,
@@ -140,10 +136,9 @@ def diagnose(
     judge, labels = model or shipped_model(), 0
     if ground is Ground.ELSEWHERE:
         usual, compared, found, spots = _set_apart(every, failures, usual, images, object_hue_deg)
-        judge = None
     labelled = [(f, causes[f.take.info.uid]) for f in failures
                 if f.failed and causes and f.take.info.uid in causes]  # fmt: skip
-    if judge is not None and usual.takes and len(labelled) >= LEAST_LABELS:
+    if compared is None and usual.takes and len(labelled) >= LEAST_LABELS:
         rows = [features(f.measured, usual, f.call.mode)[0] for f, _ in labelled]
         targets = weighted_targets([cause for _, cause in labelled])
         judge, labels = recalibrated(judge, np.array(rows), targets), len(labelled)
@@ -298,7 +293,7 @@ def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
 
 
 def _conclude(
-    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None, base: EvidenceBase
+    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
     why = attribute(measured, reference, call.mode, model) if failure.failed else _NOTHING

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
 from gaploop.failure_analysis.trials import NOMINAL, Trials, gathered
@@ -113,19 +113,15 @@ class FactorTable:
         return next((e for e in self.effects if e.verdict == "costs"), None)
 
 
-def factor_table(
-    rows: Sequence[Trials], references: Mapping[str, str] | None = None
-) -> FactorTable:
+def factor_table(rows: Sequence[Trials]) -> FactorTable:
     """Return what each factor does to success; the order of rows doesn't matter.
 
-    Args:
-        rows: trials, all with the same factors.
-        references: factor to the level that others are compared with, where not the usual one.
+    All trials have the same factors; levels are compared with the usual one.
 
     Raises:
-        UnusableInputError: no trials, or a reference that isn't there.
+        UnusableInputError: no trials.
     """
-    design = make_design(gathered(rows), references)
+    design = make_design(gathered(rows))
     beta, covariance = fit_logistic(design.matrix, design.successes, design.trials)
     left_out = _left_out(design, beta)
     effects = []
@@ -243,9 +239,7 @@ class DesignMatrix:
         return len({cluster for levels, cluster in pairs if levels[factor] == level})
 
 
-def make_design(
-    rows: Sequence[Trials], references: Mapping[str, str] | None = None
-) -> DesignMatrix:
+def make_design(rows: Sequence[Trials]) -> DesignMatrix:
     """Return the design of some trials, as of `factor_table`; their order doesn't matter.
 
     Factors are told apart first come first; the others are set aside with the reason.
@@ -272,15 +266,9 @@ def make_design(
             counts[factor][level] += row.trials
     usual: dict[str, str] = {}
     for factor, tried in counts.items():
-        asked = (references or {}).get(factor, "")
-        if asked and asked not in tried:
-            raise unknown_choice("level", asked, tried, f"--reference, factor {factor}")
         by_word = {level.lower(): level for level in sorted(tried)}
         known = [by_word[word] for word in USUAL if word in by_word]
-        usual[factor] = asked or (known or [max(sorted(tried), key=tried.__getitem__)])[0]
-    for factor in references or {}:
-        if factor not in counts:
-            raise unknown_choice("factor", factor, counts, "--reference")
+        usual[factor] = (known or [max(sorted(tried), key=tried.__getitem__)])[0]
     others = {f: sorted(set(n) - {usual[f]}) for f, n in counts.items()}
     trials = np.array([r.trials for r in merged], dtype=np.float64)
     matrix: FloatArray = np.ones((len(merged), 1))

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.protocols import TakeSink
 from gaploop.core.take import Take
@@ -36,7 +36,6 @@ from gaploop.failure_analysis.views.view import TakeView
 
 log = logging.getLogger(__name__)
 
-SCHEMA: Final = "gaploop.live.v1"
 EVERY_S: Final = 0.1
 """How often the score is computed [s]."""
 BIN_S: Final = 0.2
@@ -154,41 +153,16 @@ class FailureScore:
         above = len(self.peaks) - int(np.searchsorted(self.peaks, peak))
         return (above + 1) / (len(self.peaks) + 1)
 
-    def save(self, path: Path) -> None:
-        """Write it as JSON, atomically."""
-        arrays = {
-            "mean": self.usual.mean, "spread": self.usual.spread, "weights": self.weights,
-            "level": self.level, "score_spread": self.spread, "peaks": self.peaks,
-        }  # fmt: skip
-        data = {k: _plain(v) for k, v in arrays.items()}
-        notes = {"schema": SCHEMA, "name": self.name, "policy": self.policy, "features": STREAMED}
-        write_json(path, {**notes, **data})
-
     @classmethod
     def load(cls, path: Path) -> FailureScore:
-        """Read what `save` wrote.
-
-        Raises:
-            UnusableInputError: it is missing, damaged or of other signals.
-        """
+        """Read the one that ships, which `python -m benchmarks detection` writes."""
         value = read_json(path)
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise UnusableInputError(f"{path} is not a live score (schema {SCHEMA}).")
-        try:
-            if tuple(value["features"]) != STREAMED:
-                raise UnusableInputError(f"{path} was fitted to other signals. Fit it again.")
-            usual = Usual(_array(value["mean"]), _array(value["spread"]))
-            return cls(
-                str(value["name"]),
-                usual,
-                _array(value["weights"]),
-                _array(value["level"]),
-                _array(value["score_spread"]),
-                _array(value["peaks"]),
-                str(value["policy"]),
-            )
-        except DAMAGE as error:
-            raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
+        mean, spread, weights, level, score_spread, peaks = (
+            np.array(value[name], dtype=object).astype(np.float64)
+            for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
+        )
+        usual = Usual(mean, spread)
+        return cls(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
 
 
 def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
@@ -236,16 +210,6 @@ def _levelled(tracks: Sequence[SignalTrack], weights: FloatArray, name: str) -> 
 def _bin(t_s: FloatArray, b: int) -> slice:
     start, end = np.searchsorted(t_s, [(b - 0.5) * BIN_S, (b + 1.5) * BIN_S])
     return slice(int(start), int(end))
-
-
-def _plain(values: FloatArray) -> Any:
-    if values.ndim > 1:
-        return [_plain(row) for row in values]
-    return [None if math.isnan(v) else round(v, 6) for v in values.tolist()]
-
-
-def _array(values: Any) -> FloatArray:
-    return np.array(values, dtype=object).astype(np.float64)
 
 
 def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str:

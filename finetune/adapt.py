@@ -40,7 +40,7 @@ MERGED: Final = "merged"
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
 DECIDING: Final = (
-    *("sim_takes", "select", "episodes", "station", "held_out", "stats"),
+    *("sim_takes", "select", "where", "held_out", "stats"),
     "rename_map",
 )
 """Options that decide what is learned, beside datasets and what the recipe says."""

@@ -76,7 +76,6 @@ class TrainingEpisode:
     plan: str = ""
     weight: float = 1.0
     session: str = ""
-    station: str = ""
     dimensions: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -313,7 +312,6 @@ def load_source(
             usable,
             episode.info.plan,
             session=episode.info.session,
-            station=episode.info.station,
             dimensions=dict(episode.info.dimensions),
         )
         for name in ("state", "environment", "action"):

@@ -95,6 +95,8 @@ class LoopBudget:
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
         reproduced: scenes on which failures are reproduced, in each cell.
+        simulated: demonstrations in a twin.
+        nominal: episodes of the nominal cell that are mixed in.
     """
 
     diagnosed: int = 16
@@ -103,6 +105,7 @@ class LoopBudget:
     steps: int = 600
     reproduced: int = 12
     simulated: int = offers.TAKES
+    nominal: int = offers.MIXED
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ SPEC: Final = ("steps", "batch_size", "lr", "accumulation", "gradient_checkpoint
 """Options that change what a preset says of the training."""
 _ALWAYS: Final = ("method", "resume", "output_dir", "json", "dry_run")
 _FROM_SCRATCH: Final = (
-    *("policy", "sim", "sim_takes", "env", "select", "episodes", "held_out"),
+    *("policy", "sim", "sim_takes", "env", "select", "where", "held_out"),
     *("steps", "batch_size", "lr", "seed"),
 )
 _REINFORCE: Final = ("policy", "env", "steps", "batch_size", "lr", "num_workers", "seed")
@@ -131,10 +131,9 @@ class FinetuneConfig:
     """A plan.yaml: episodes of a gap dimension are drawn as often as it expects them to help."""
     select: str = "demonstrations"
     """Which episodes: demonstrations, successful or all."""
-    episodes: tuple[int, ...] = ()
-    """Only these episodes of the real datasets, such as '[0, 3]'."""
-    station: str = ""
-    """Only real episodes of this station."""
+    where: str = ""
+    """Only episodes of which this is true, such as 'station=left' or 'episode=0,3', as of gaploop
+    label; what is mixed in with --sim is taken whole."""
     held_out: float | tuple[int | str, ...] = ()
     """What to keep aside of the real episodes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from markupsafe import Markup
 
 from gaploop.collect.campaign import Quota
 from gaploop.core.files import read_json, write_atomically, write_json
@@ -72,16 +73,8 @@ COLUMNS: Final = (
 """What `DemoCell.words` returns."""
 
 
-@dataclass(frozen=True)
-class DemoSize:
-    """How much the demo does: see `LoopBudget`."""
-
-    budget: LoopBudget
-    sim_takes: int
-
-
-FULL: Final = DemoSize(LoopBudget(evaluated=60, steps=400), sim_takes=40)
-QUICK: Final = DemoSize(LoopBudget(6, 6, 4, 40, reproduced=2, simulated=4), 4)
+FULL: Final = LoopBudget(evaluated=60, steps=400)
+QUICK: Final = LoopBudget(6, 6, 4, 40, reproduced=2, simulated=4, nominal=4)
 
 
 @dataclass(frozen=True)
@@ -192,12 +185,12 @@ def run_demo(folder: Path, seed: int | None, *, base: str, quick: bool, say: Say
     Args:
         seed: draws the cells; `STATIONS` if None.
     """
-    size = QUICK if quick else FULL
-    n = size.budget.evaluated
+    budget = QUICK if quick else FULL
+    n = budget.evaluated
     nominal = _measured(folder / "nominal.json", base, None, n, "base", say)
-    stage, quotas = "Recording nominal episodes", [Quota(size.sim_takes)]
+    stage, quotas = "Recording nominal episodes", [Quota(budget.nominal)]
     collected(folder, "sim", TargetCell({}, 0), quotas, stage, say, SIM_SEEDS)
-    say(stage, size.sim_takes, size.sim_takes)
+    say(stage, budget.nominal, budget.nominal)
 
     def fails(cell: TargetCell) -> bool:
         say("Looking for cells in which the base policy fails", 0, 1)
@@ -215,7 +208,7 @@ def run_demo(folder: Path, seed: int | None, *, base: str, quick: bool, say: Say
             base=base,
             sim=[folder / "sim"],
             nominal=nominal,
-            budget=size.budget,
+            budget=budget,
             probe=seed is not None or target is STATIONS[0],
             say=_within(f"Cell {name}", say),
         )
@@ -307,7 +300,7 @@ def close_the_gap(
 
 
 def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
-    """Write `report.html`, its figure, and each cell's `diagnosis.html`; return the first."""
+    """Write `report.html`, and each cell's `diagnosis.html`; return the first."""
     pages, lineage = list[tuple[str, str, str]](), list[tuple[str, str, str]]()
     for cell in result.cells:
         shown = {t.uid for t in cell.diagnosis.takes}
@@ -320,8 +313,6 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
         for stage, ids in cell.lineage.items():
             listed = ids if isinstance(ids, str) else ", ".join(f"…{uid[-12:]}" for uid in ids)
             lineage.append((cell.name, stage, listed))
-    png = page.figure_png(success_figure(result))
-    (folder / "success.png").write_bytes(png)
     facts = [(f"{minutes:.1f} min", "on this machine")]
     for cell in result.cells:
         change = f"{cell.before.rate:.0%} → {cell.after.rate:.0%}" if cell.after else "no change"
@@ -336,7 +327,8 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
             if cell.verdict
         ),
         page.facts(facts),
-        page.figure(png, caption, 760),
+        success_bars(result),
+        page.text(caption),
         page.table(("cell", *COLUMNS), [(cell.name, *cell.words()) for cell in result.cells]),
     ]
     limits = (
@@ -356,32 +348,19 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
     return report
 
 
-def success_figure(result: DemoResult) -> Any:
-    """Draw success with 95 % intervals in every cell, before and after."""
+def success_bars(result: DemoResult) -> Markup:
+    """Return success with 95 % intervals in every cell, before and after."""
     kept = next((cell.nominal_after for cell in result.cells if cell.nominal_after), None)
     groups = [("nominal sim", result.nominal, kept)]
     for cell in result.cells:
-        what = injected(cell.target).replace(": ", ":\n")  # beside each other they would touch
-        groups.append((f"cell {cell.name}\n{what}", cell.before, cell.after))
-    with page.new_figure(7.6, 3.1) as (drawn, axes):
-        for x, (_, base, adapted) in enumerate(groups):
-            both = [(base, page.PALE)] + ([(adapted, page.ACCENT)] if adapted else [])
-            for n, (rate, colour) in enumerate(both):
-                place, (low, high) = x + (n - (len(both) - 1) / 2) * 0.36, rate.interval
-                error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
-                axes.bar(place, rate.rate, 0.32, color=colour)
-                axes.errorbar(place, rate.rate, yerr=error, color=page.SOFT, capsize=3, lw=1)
-                axes.text(place, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
-        axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
-        axes.set_ylim(0, 1.28)
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_ylabel("success")
-        axes.tick_params(length=0)
-        for label, colour in (("before", page.PALE), ("after the remedy", page.ACCENT)):
-            axes.bar(0, 0, color=colour, label=label)
-        axes.legend(frameon=False, ncols=2, loc="upper right")
-    return drawn
+        groups.append((f"cell {cell.name}, {injected(cell.target)}", cell.before, cell.after))
+    rows = []
+    for name, before, after in groups:
+        rows.append(page.BarRow(f"{name}: before", before.rate, *before.interval, _rate(before)))
+        if after is not None:
+            found = (after.rate, *after.interval, _rate(after))
+            rows.append(page.BarRow("after the remedy", *found, "good"))
+    return page.bars(rows, (0.0, 1.0))
 
 
 def injected(target: TargetCell) -> str:

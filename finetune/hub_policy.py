@@ -242,7 +242,7 @@ def card_of(
     tags += ["sim-to-sim"] if Domain.SIM_TARGET in domains else []
     metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
     title, body = target.repo_id.partition("/")[2], hub_card.render(TEMPLATE, facts)
-    return hub_card.card(before, title, body, metadata, options.license, options.tags)
+    return hub_card.card(before, title, body, metadata, options.license)
 
 
 @dataclass(frozen=True)

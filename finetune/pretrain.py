@@ -10,6 +10,8 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.run_record import write_run
+from gaploop.datasets.labels.query import where
+from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
@@ -72,7 +74,11 @@ def pretrain(
                 "--env.twin and --env.randomise make the cell that --sim_takes are recorded in; "
                 "recorded datasets are as they are. Leave them out, or --sim."
             )
-        sources = [load_source(r, config.select, config.episodes or None) for r in config.sim]
+        sources = []
+        for root in config.sim:
+            known = read_episodes(read_info(root)) if config.where else ()
+            chosen = where(config.where, known) if config.where else None
+            sources.append(load_source(root, config.select, chosen))
     elif config.sim_takes:
         arm_named(cell.robot)
         sources = [

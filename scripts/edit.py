@@ -44,14 +44,13 @@ ACTIONS: Final = (
     "delete", "keep", "split", "trim", "correct", "force", "retag", "merge", "harmonise",
 )  # fmt: skip
 RARE = (
-    "spec", "rename_map", "duplicates", "reencode", "subtract", "swap", "to", "set",
+    "spec", "rename_map", "reencode", "subtract", "swap", "to", "set",
 )  # fmt: skip
 _ONLY_FOR: Final[dict[str, tuple[str, ...]]] = {
     "splits": ("split",),
     **dict.fromkeys(("subtract", "swap"), ("correct",)),
     "set": ("retag",),
     **dict.fromkeys(("to", "spec", "rename_map"), ("harmonise",)),
-    "duplicates": ("merge",),
     "yes": ("delete", "keep", "trim", "correct", "force", "retag"),
     **dict.fromkeys(("episodes", "where"), (*ACTIONS[:5], "retag")),
     "reencode": ACTIONS[:8],
@@ -134,8 +133,6 @@ class EditConfig:
     rename_map: dict[str, str] = field(default_factory=dict)
     """harmonise: feature to its new name, before all else, such as
     '{state: observation.state, image: observation.images.top}'; alone or with --to or --spec."""
-    duplicates: str = "refuse"
-    """merge: what becomes of an episode that several hold: refuse, or first to take it once."""
     reencode: bool = False
     """Decode and encode again the pictures that can't be cut out of a video, with a loss."""
     output_dir: Path | None = None
@@ -160,8 +157,7 @@ def run(config: EditConfig) -> int:
             raise UnusableInputError(f"--{name} is for {', '.join(actions)}. Leave it out.")
     if config.action == "merge":
         with opened(config.roots) as pieces:
-            plan = plan_merge(pieces, {"duplicates": config.duplicates}, config.duplicates)
-            return finish(config, plan)
+            return finish(config, plan_merge(pieces))
     if len(config.roots) != 1:
         raise UnusableInputError(
             f"Which dataset? Name one folder: gaploop edit {config.action} DIR"

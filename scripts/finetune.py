@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 RARE = (
-    "select", "episodes", "station", "held_out", "lora.*", "rename_map", "cache.*",
+    "select", "where", "held_out", "lora.*", "rename_map", "cache.*",
     "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
     "num_workers", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
     "seed", "plan",

@@ -42,11 +42,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.root": "--root",
         "--roots": "--root",
     },
-    "pretrain": {
-        "--takes": "--sim_takes",
-        "--dataset.root": "--sim",
-        "--dataset.episodes": "--episodes",
-    },
+    "pretrain": {"--takes": "--sim_takes", "--dataset.root": "--sim"},
     "record": {"--seed": "--robot.seed"},
     "rollout": {"--seed": "--robot.seed", "--smoothing.exponential_s": "--smoothing_s"},
     "serve": {"--device": "--policy.device"},
@@ -95,7 +91,14 @@ DROPPED: Final[Mapping[str, str]] = {
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
-    "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    **dict.fromkeys(
+        ("dataset.tags", "push tags"), "Name them in the card: README.md of the dataset or policy."
+    ),
+    "cartesian.speed_m_s": "1 to 4 set the speed while you drive.",
+    "hand_back_s": "t hands back.",
+    "finetune episodes": "Say --where='episode=0,3'.",
+    "finetune station": "Say --where='station=NAME'.",
+    "duplicates": "An episode that several datasets hold is taken once, with the labels of all.",
     "robot.fps": "Give --dataset.fps.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ RETRIES_AFTER_A_SESSION: Final = 2
 """Nobody waits long for a Hub at the end of a session: the command for later is printed."""
 DATASET: Final = "dataset"
 POSITIONAL: Final = "folder"
-RARE: Final = ("allow_paths", "license", "tags", "blur_people")
+RARE: Final = ("allow_paths", "license", "blur_people")
 EXAMPLE: Final = """
 gaploop push recordings/pick_place --repo_id=me/pick_place --private
 gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0
@@ -61,8 +61,6 @@ class PushConfig:
     """Make a new repository private; refuse one that is public already."""
     license: str = ""
     """Licence for the card, such as cc-by-4.0; the card's own, or else apache-2.0 as LeRobot."""
-    tags: list[str] = field(default_factory=list)
-    """More tags for the card, such as '[so101, kitchen]'."""
     allow_paths: bool = False
     """Push although a file names a path on this computer. Secrets are never pushed."""
     blur_people: str = ""
@@ -145,7 +143,6 @@ def _answer(
     words = ["gaploop push", shlex.quote(str(config.folder)), f"--repo_id={target.repo_id}"]
     words += [] if config.private is None else [f"--private={config.private}".lower()]
     words += [f"--license={config.license}"] if config.license else []
-    words += [shlex.quote(f"--tags=[{', '.join(config.tags)}]")] if config.tags else []
     words += ["--allow_paths"] if config.allow_paths else []
     words += [shlex.quote(f"--blur_people={config.blur_people}")] if config.blur_people else []
     known = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(config.folder)}
@@ -217,7 +214,7 @@ def _options(config: PushConfig, target: HubTarget, patience: Patience) -> PushO
     if config.blur_people and target.kind != DATASET:
         raise UnusableInputError("--blur_people: a policy holds no pictures. Leave it out.")
     blur = people_detector(config.blur_people)
-    return PushOptions(config.license, tuple(config.tags), config.allow_paths, patience, blur)
+    return PushOptions(config.license, config.allow_paths, patience, blur)
 
 
 def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich import box
 from rich.table import Table
 
-from gaploop.collect.campaign import (
-    Campaign,
-    Quota,
-    require_consents,
-    takes_now,
-    words,
-)
+from gaploop.collect.campaign import Campaign, Quota, require_consents, takes_now, words
 from gaploop.collect.campaign import campaign as in_order
 from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
@@ -38,7 +32,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "auto_start",
-    "cartesian.*", "display", "operator", "consent", "dataset.push_to_hub",
+    "display", "operator", "consent", "dataset.push_to_hub",
     "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -95,7 +89,7 @@ class RecordConfig(SessionOptions):
 class StatusConfig(RecordConfig):
     """With `--status`: no arm is needed, so that what a command says of one is left unread."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian")
+    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop")
 
 
 StatusConfig.__doc__ = RecordConfig.__doc__

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
-    "journal", "sensors", "auto_start", "cartesian.*", "display",
+    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "smoothing_s",
+    "journal", "sensors", "auto_start", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id",
     "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.threads", "policy.format",
     "dataset.episode_time_s",
@@ -94,8 +94,6 @@ class RolloutConfig(SessionOptions):
     """key: t takes over and hands back. auto: also when the arm has stood still for 1.5 s
     or the attempt is late (6 s; both longer where the policy drives slowly), for runs that nobody
     watches. never: no leader is used."""
-    hand_back_s: float | None = None
-    """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
     watch: str = "auto"
     """Episodes that went well, as the reference: an attempt that looks like failing is reported
     while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
@@ -140,7 +138,7 @@ def run(config: Any) -> int:
     from gaploop.finetune.factors import settings
 
     config.policy.required()
-    check_session(config, "hand_back_s")
+    check_session(config)
     lag_share(config.smoothing_s, 1.0)
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
@@ -163,7 +161,7 @@ def run(config: Any) -> int:
     def stall(follower: Follower, fps: float) -> OnStall | None:
         if config.take_over != "auto":
             return None
-        return OnStall(fps, follower.from_units, hand_back_s=config.hand_back_s)
+        return OnStall(fps, follower.from_units)
 
     driver = RolloutDriver(
         policy,

@@ -14,13 +14,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 from gaploop.teleop.loop import DurationSpread, Rates
 
-RARE = ("cartesian.*", "fps")
+RARE = ("fps",)
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
 gaploop teleoperate --robot.type=koch_follower --robot.port=./follower --robot.id=koch \\
     --teleop.type=koch_leader --teleop.port=./leader --teleop.id=koch --teleop_time_s=60 --json
-gaploop teleoperate --robot.type=so101_sim --teleop.type=keyboard --cartesian.speed_m_s=0.1
+gaploop teleoperate --robot.type=so101_sim --teleop.type=keyboard
 gaploop teleoperate --robot.type=so101_sim --teleop.type=browser
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=remote --teleop.address=192.168.1.20:8440

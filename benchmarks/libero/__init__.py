@@ -249,7 +249,7 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
     run_folder = folder / name
     if (run_folder / "run.json").exists():
         return run_folder / "merged"
-    n, episodes = _shots(config), tuple[int, ...]()
+    n, where = _shots(config), ""
     if config.data is None:
         roots = _recorded(task, n, policy.cameras, folder, config)
     else:
@@ -261,7 +261,7 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
                 f"{roots[0]} has {len(found)} demonstrations of '{wanted}', and {n} are needed. "
                 "Name others with --data=DIR, or leave it out for scripted ones."
             )
-        episodes = tuple(found[:n])
+        where = f"episode={','.join(map(str, found[:n]))}"
     usual = preset_for(kind_of(base_of(policy.path))).spec.steps
     steps = max(2, round(usual * (QUICK if config.quick else 1)))
     with options.progress("Adapting", steps) as advance:
@@ -270,7 +270,7 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
                 StartPolicy(policy.path),
                 real=tuple(roots),
                 select="all",
-                episodes=episodes,
+                where=where,
                 cache=CacheOptions(size="x".join(map(str, reversed(policy.picture_px)))),
                 steps=steps,
                 seed=config.seed,

@@ -22,19 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.keys import DIGITS, Command, KeyMap, Twice
-from gaploop.collect.operator.machine import (
-    ActionKind,
-    SessionStage,
-    SessionState,
-    StageTiming,
-)
-from gaploop.collect.operator.view import (
-    SHOWN_TAKES,
-    Loop,
-    Quotas,
-    ScreenContent,
-    TakeSeen,
-)
+from gaploop.collect.operator.machine import ActionKind, SessionStage, SessionState, StageTiming
+from gaploop.collect.operator.view import SHOWN_TAKES, Loop, Quotas, ScreenContent, TakeSeen
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
 from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take

@@ -16,27 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.collect.operator.console import OperatorConsole, listen_to
-from gaploop.collect.operator.keys import (
-    DIGITS,
-    Command,
-    keys,
-)
+from gaploop.collect.operator.keys import DIGITS, Command, keys
 from gaploop.collect.operator.terminal import DRAW_S, TURN_S, Turn
 from gaploop.collect.operator.view import Shown, Tone, look
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.panel import (
-    AMBER,
-    DIM,
-    GREEN,
-    GREY,
-    GROUND,
-    INK,
-    RED,
-    letters,
-    pygame,
-)
+from gaploop.teleop.leaders.panel import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
@@ -279,17 +278,6 @@ def change_point(values: FloatArray) -> tuple[int, float, float]:
         if abs(step) / spread > best[2] and abs(step) > abs(best[1]) * 0.5:
             best = (k, step, abs(step) / spread)
     return best
-
-
-def repeated(values: FloatArray, moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return where a reading repeats the one before to the bit though the joint is on its way.
-
-    Args:
-        values: shape (n,).
-        moving: whether it moves around each row, shape (n,).
-    """
-    same = np.r_[False, np.diff(values) == 0.0]
-    return np.asarray(same & moving)
 
 
 def quantum(values: FloatArray) -> float:

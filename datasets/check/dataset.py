@@ -21,14 +21,7 @@ from gaploop.core.files import (
 )
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check import (
-    description,
-    episodes,
-    frames,
-    gaps,
-    stats,
-    videos,
-)
+from gaploop.datasets.check import description, episodes, frames, gaps, stats, videos
 from gaploop.datasets.check.findings import Finding, Findings
 from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.video import count_frames

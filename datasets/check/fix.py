@@ -26,14 +26,7 @@ from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.check import description, frames
 from gaploop.datasets.check.dataset import check_dataset
 from gaploop.datasets.check.episodes import fix_episodes, fix_tasks, known_places, read_old
-from gaploop.datasets.check.findings import (
-    ERROR,
-    Finding,
-    Findings,
-    FixAction,
-    FixDraft,
-    numbers,
-)
+from gaploop.datasets.check.findings import ERROR, Finding, Findings, FixAction, FixDraft, numbers
 from gaploop.datasets.check.frames import scan_frames
 from gaploop.datasets.check.gaps import fix_labels
 from gaploop.datasets.check.stats import fix_stats

@@ -223,24 +223,18 @@ def _changed(piece: DatasetPiece) -> dict[str, Any]:
     }
 
 
-DUPLICATES: Final = ("refuse", "first")
 HARMONISE: Final = "Make them alike first: gaploop edit harmonise {b} --to={a} --output_dir=OUT"
 
 
-def plan_merge(
-    pieces: Sequence[DatasetPiece], config: Mapping[str, Any], duplicates: str = "refuse"
-) -> EditPlan:
+def plan_merge(pieces: Sequence[DatasetPiece]) -> EditPlan:
     """Plan the dataset that holds all takes of several, in order.
 
-    Of a take that is in several, `duplicates` are refused, or the `first` one is taken, with the
-    labels of all.
+    A take that is in several is taken once, from the first, with the labels of all.
 
     Raises:
         UnusableInputError: fewer than two, or datasets that differ in robot, rate, features,
-            units or gap columns, or a take in two of them.
+            units or gap columns.
     """
-    if duplicates not in DUPLICATES:
-        raise unknown_choice("choice", duplicates, DUPLICATES, "--duplicates")
     if len(pieces) < 2:
         raise UnusableInputError("Merge what? Name two or more: gaploop edit merge A B")
     a = pieces[0]
@@ -254,23 +248,14 @@ def plan_merge(
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)
         require_same(profile(a.info, a.held), profile(b.info, b.held), fix)
-    seen: dict[str, DatasetPiece] = {}
-    chosen, twice = [], 0
+    seen, chosen, twice = set[str](), list[DatasetPiece](), 0
     for piece in pieces:
         new = [e for e in piece.episodes if e.info.uid not in seen]
-        double = [e for e in piece.episodes if e.info.uid in seen]
-        if double and duplicates == "refuse":
-            first = double[0]
-            raise UnusableInputError(
-                f"Episodes are in both {seen[first.info.uid].info.root} and {piece.info.root}: "
-                f"{len(double)}, such as its episode {first.index} ({first.info.uid}). Take each "
-                "once, with the labels of both: --duplicates=first"
-            )
-        twice += len(double)
-        seen |= {e.info.uid: piece for e in new}
+        twice += len(piece.episodes) - len(new)
+        seen |= {e.info.uid for e in new}
         chosen.append(piece.only([e.index for e in new]))
     notes = (f"{twice} episodes are in several datasets; each is kept once.",) if twice else ()
-    return EditPlan("edit merge", {"": tuple(chosen)}, config, notes=notes)
+    return EditPlan("edit merge", {"": tuple(chosen)}, {}, notes=notes)
 
 
 def delete_takes(

@@ -29,13 +29,7 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import (
-    Encoding,
-    VideoRange,
-    VideoWriter,
-    encode,
-    verify,
-)
+from gaploop.datasets.video import Encoding, VideoRange, VideoWriter, encode, verify
 
 
 @dataclass(frozen=True)

@@ -53,26 +53,19 @@ def cell(value: object) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def card(
-    before: str,
-    title: str,
-    body: str,
-    metadata: Mapping[str, Any],
-    license: str = "",
-    tags: Sequence[str] = (),
-) -> str:
+def card(before: str, title: str, body: str, metadata: Mapping[str, Any], license: str = "") -> str:
     """Return README.md.
 
     Args:
         before: the card that there is, or "": its text and its metadata are kept.
         title: heading, where there is no card yet.
         body: our part, and so is `metadata`; lists are joined with those that there are.
-        license: as given by the user, as `tags`; "" for the card's, or the default.
+        license: as given by the user; "" for the card's, or the default.
     """
     known, text = split(before)
     front = {**known}
     front["license"] = license or known.get("license") or DEFAULT_LICENSE
-    for key, value in {**metadata, "tags": [*metadata.get("tags", ()), *tags]}.items():
+    for key, value in metadata.items():
         if isinstance(value, list) and key != "configs":
             there = known.get(key)
             there = there if isinstance(there, list) else [] if there is None else [there]
@@ -122,7 +115,6 @@ def dataset_card(
     target: HubTarget,
     before: str,
     license: str,
-    tags: Sequence[str],
     picture: bool,
 ) -> str:
     """Return README.md of a dataset; see `card`."""
@@ -193,7 +185,7 @@ def dataset_card(
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
     }
     title = target.repo_id.partition("/")[2]
-    return card(before, title, render(TEMPLATE, facts), metadata, license, tags)
+    return card(before, title, render(TEMPLATE, facts), metadata, license)
 
 
 def _is_ours(episode: EpisodeRow) -> bool:

@@ -49,7 +49,6 @@ class PushOptions:
     """
 
     license: str = ""
-    tags: tuple[str, ...] = ()
     allow_paths: bool = False
     patience: Patience = field(default_factory=Patience)
     blur: PeopleDetector | None = None
@@ -178,9 +177,7 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Up
     """Return what would be pushed. `before` is the card that there is, or ""."""
     root, info, episodes = look.info.root, look.info, look.episodes
     picture = sample_picture(info, episodes)
-    card = dataset_card(
-        info, episodes, target, before, options.license, options.tags, bool(picture)
-    )
+    card = dataset_card(info, episodes, target, before, options.license, bool(picture))
     files = [HubFile(name, path) for name, path in files_of(root)[0].items()]
     files.append(HubFile(README, card.encode()))
     files += [HubFile(PICTURE, picture)] if picture else []

@@ -122,25 +122,30 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
     found: list[MixedTake] = []
     profiles = []
     for number, source in enumerate(spec.sources):
+        every: list[EpisodeRow] = []
         for root in source.roots:
             info = layout.read_info(root)
             known = layout.read_episodes(info)
             profiles.append(profile(info, known))
+            every += known
             if source.where:
                 chosen = set(query.where(source.where, known, f"{source.name}: where"))
-                if not chosen:
-                    raise UnusableInputError(
-                        f"Source '{source.name}': where: {source.where} chooses none of the "
-                        f"episodes in {', '.join(map(str, source.roots))}."
-                    )
                 known = [e for e in known if e.index in chosen]
-            for episode, usable in wanted_frames(info, known, source.select):
+            for episode, usable in (
+                wanted_frames(info, known, source.select) if known or not source.where else ()
+            ):
                 first = int(episode.row.get("dataset_from_index") or 0)
                 frames = np.flatnonzero(usable)
                 ends = span_ends(usable)[frames]
                 place = (number, len(datasets), episode)
                 found.append(MixedTake(*place, frames + first, ends + first, 1.0))
             datasets.append(info)
+        if source.where and all(t.source != number for t in found):
+            there = query.queried_values(source.where, every).items()
+            raise UnusableInputError(
+                f"Source '{source.name}': where: {source.where} chooses none of its {len(every)} "
+                f"episodes; {'; '.join(f'{name} is {", ".join(said)}' for name, said in there)}."
+            )
     require_trainable_together(profiles)
     weights = _take_weights([t.episode for t in found], spec.weights)
     weighted = [replace(t, weight=float(w)) for t, w in zip(found, weights, strict=True) if w > 0]

@@ -78,15 +78,6 @@ class Curve:
         rows, columns = np.unravel_index(places, self.probability.shape)
         return np.asarray(RECOVERABLE[rows]), np.asarray(TAKES_NEEDED[columns])
 
-    def interval(self, takes: int) -> tuple[float, float]:
-        """Return the central 95 % interval of the share fixed by that many takes."""
-        values = fixed_shares(np.array([float(takes)]))[0]
-        order = np.argsort(values, kind="stable")
-        reached = np.cumsum(self.probability.ravel()[order])
-        low, high = np.searchsorted(reached, (0.025, 0.975))
-        last = len(order) - 1
-        return float(values[order[min(low, last)]]), float(values[order[min(high, last)]])
-
 
 def fixed_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
     """Return r(n) = a (1 - exp(-n / tau))."""

@@ -274,12 +274,10 @@ def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[st
     return [mode for mode, _ in modes.most_common()], phases, counts
 
 
-def evidence_section(
-    diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image]], most: int = CARDS
-) -> Section:
+def evidence_section(diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image]]) -> Section:
     """Return one card per take with its evidence and example frames, clearest first."""
     cards = []
-    for take in shown_takes(diagnosis.takes, most):
+    for take in shown_takes(diagnosis.takes):
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         title = words(take.mode) + (f" in {take.phase}" if take.phase else "") + f" · {name}"
         ranked = sorted(take.dimensions.items(), key=lambda pair: -pair[1])[:3]
@@ -292,12 +290,12 @@ def evidence_section(
             frames = [diagnosis.spots[take.uid]]
             lines.append("Pictures: before, after; red where the gripper closes, green: opens.")
         cards.append(take_card(title, tags, lines, frames))
-    left = len(diagnosis.takes) > most
-    lead = f"{most} of {len(diagnosis.takes)} episodes: of each kind, the clearest." if left else ""
+    takes = len(diagnosis.takes)
+    lead = f"{CARDS} of {takes} episodes: of each kind, the clearest." if takes > CARDS else ""
     return section("Evidence, episode by episode", lead, cards)
 
 
-def shown_takes(takes: Sequence[TakeDiagnosis], most: int = CARDS) -> list[TakeDiagnosis]:
+def shown_takes(takes: Sequence[TakeDiagnosis]) -> list[TakeDiagnosis]:
     """Return takes to show: kinds (mode and cause) in turn, the clearest of each first."""
 
     def clearness(take: TakeDiagnosis) -> tuple[bool, bool, float]:
@@ -309,7 +307,7 @@ def shown_takes(takes: Sequence[TakeDiagnosis], most: int = CARDS) -> list[TakeD
         kind = (take.mode, take.top)
         ranked.append((seen[kind], *clearness(take), take.uid, take))
         seen[kind] += 1
-    return [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1])[:most]]
+    return [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1])[:CARDS]]
 
 
 MOST_EFFECTS: Final = 16

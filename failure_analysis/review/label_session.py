@@ -153,14 +153,10 @@ class LabellerView:
 
     def others(self, uid: str) -> dict[str, Said]:
         """Return what others say about a take, by author; nothing while that is hidden."""
-        if not self.revealed(uid):
+        if not self.done(uid):
             return {}
         people = {e.author for e in self._store.about(uid) if e.source != _AUTO} - {self.author}
         return {author: said for author in sorted(people) if (said := self._by(uid, author))}
-
-    def revealed(self, uid: str) -> bool:
-        """Say whether the labeller may see what others say about a take."""
-        return self.done(uid)
 
     def done(self, uid: str) -> bool:
         """Say whether the labeller has labelled a take."""
@@ -189,7 +185,7 @@ class LabellerView:
         # A dataset's columns show what stands, also what is hidden: what they were before is there
         # as an event of its own, unless it was nothing.
         said |= {n: labels.NOTHING_SAID[n] for n in said if (uid, n) in self._shown_then}
-        revealed = self.revealed(uid)
+        revealed = self.done(uid)
         visible = _standing(
             e
             for e in events

@@ -6,7 +6,7 @@ the joints move as fast as recorded; its first picture is measured at full size 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,23 +94,6 @@ def sample(take: Take, camera: str, alter: Alter | None = None) -> CameraSamples
         np.array([change for change, _, _ in pairs]),
         np.abs(after - before) / 3.0,
         np.array([[step, band] for _, step, band in pairs]),
-    )
-
-
-def of_pictures(pictures: Sequence[Image]) -> CameraSamples:
-    """Return samples of single pictures that no joints and no next picture are known of."""
-    told = [measure(picture) for picture in pictures]
-    n, size = len(pictures), pictures[0].shape[:2]
-    nothing = np.full(n, np.nan)
-    return CameraSamples(
-        (int(size[0]), int(size[1])),
-        np.stack([reduced(picture) for picture in pictures]),
-        np.zeros((n, 1)),
-        False,
-        {name: np.array([row[name] for row in told]) for name in told[0]},
-        nothing,
-        np.zeros((n, 1)),
-        np.full((n, 2), np.nan),
     )
 
 

@@ -36,8 +36,7 @@ class Grasp:
 
     Attributes:
         open_s: the end of the take where it wasn't `released`.
-        width_rad: reading of the gripper once settled.
-        short_rad: how far that is from the command: more than `HELD_RAD` means held.
+        short_rad: how far the settled gripper is from its command: more than `HELD_RAD` means held.
         lost_s: when a held object went, before opening was commanded; NaN if it didn't.
         gripper: column of the gripper: of a pair, which hand it was.
     """
@@ -45,7 +44,6 @@ class Grasp:
     close_s: float
     open_s: float
     released: bool
-    width_rad: float
     short_rad: float
     lost_s: float
     gripper: int
@@ -70,8 +68,7 @@ def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
                 continue
             settled = min(int(start) + round(SETTLE_S * motion.rate_hz + lag), int(stop) - 1)
             window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
-            width = float(np.median(read[window]))
-            short = width - float(np.median(sent[window]))
+            short = float(np.median(read[window])) - float(np.median(sent[window]))
             lost = float("nan")
             if short > HELD_RAD:
                 opening = np.flatnonzero(sent[settled:stop] > float(sent[settled]) + 0.05)
@@ -79,7 +76,7 @@ def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
                 later = np.flatnonzero(read[settled:until] - sent[settled:until] < 0.4 * short)
                 lost = float(t_s[settled + later[0]]) if len(later) else lost
             open_s, released = float(t_s[min(stop, len(t_s) - 1)]), bool(stop < len(t_s))
-            found.append(Grasp(float(t_s[start]), open_s, released, width, short, lost, gripper))
+            found.append(Grasp(float(t_s[start]), open_s, released, short, lost, gripper))
     return tuple(sorted(found, key=lambda grasp: grasp.close_s))
 
 

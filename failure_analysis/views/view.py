@@ -204,9 +204,7 @@ class TakeView:
     @cached_property
     def task_progress(self) -> TaskProgress | None:
         """TaskProgress at the end, or None without tracked scene or known arm."""
-        from gaploop.failure_analysis.views.phases import (
-            task_progress,  # it looks at views itself
-        )
+        from gaploop.failure_analysis.views.phases import task_progress  # it looks at views itself
 
         return task_progress(self)
 

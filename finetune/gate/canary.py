@@ -138,10 +138,6 @@ class Canary:
             share = self.rules.share
         return Lease(share, now_s + self.rules.lease_s)
 
-    def drives(self, lease: Lease, robot: str, episode: int, now_s: float) -> bool:
-        """Say whether the candidate drives an episode that begins now, as `drives`."""
-        return drives(self.seed, lease, robot, episode, now_s)
-
     def observe(self, report: Report) -> None:
         """Take a report in, however late; a second one of the same episode is ignored."""
         key = report.robot, report.episode

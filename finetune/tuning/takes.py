@@ -26,16 +26,17 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
         UnusableInputError: nothing to learn from, or takes of the wrong kind.
     """
     if config.mixture is not None:
-        if config.real or config.sim or config.sim_takes or config.episodes:
+        if config.real or config.sim or config.sim_takes or config.where:
             raise UnusableInputError(
-                f"--mixture={config.mixture} stands for --real, --sim, --sim_takes and --episodes. "
+                f"--mixture={config.mixture} stands for --real, --sim, --sim_takes and --where. "
                 "Name datasets in one place."
             )
         spec = replace(load_mixture(config.mixture), seed=config.seed)
         return open_mixture(spec)
     if not config.real:
         raise UnusableInputError("Nothing to adapt to. Name real episodes with --real='[DIR]'.")
-    sources, shares = [SourceSpec(REAL, config.real, config.select)], {REAL: 1.0}
+    sources = [SourceSpec(REAL, config.real, config.select, config.where)]
+    shares = {REAL: 1.0}
     if config.sim:
         sources.append(SourceSpec(SIM, config.sim, config.select))
         shares = {REAL: config.mix.real, SIM: 1.0 - config.mix.real}
@@ -49,24 +50,7 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
                 f"{root} holds episodes of nominal simulation, given with --real. Give it with "
                 "--sim."
             )
-    chosen = [
-        t
-        for t in opened.takes
-        if t.source
-        or (
-            (config.station in ("", t.episode.info.station))
-            and (not config.episodes or t.episode.index in config.episodes)
-        )
-    ]
-    if all(t.source for t in chosen):
-        real = [t.episode for t in opened.takes if not t.source]
-        stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
-        indices = ", ".join(str(i) for i in sorted({e.index for e in real}))
-        raise UnusableInputError(
-            "No real episode is left by --episodes and --station. There are episodes "
-            f"{indices} of station {stations}."
-        )
-    return replace(opened, takes=tuple(chosen))
+    return opened
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, Box, kinematic_model
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
-from gaploop.teleop.leaders.controls import SPEED_STEPS, CartesianOptions, Intent, IntentSource
+from gaploop.teleop.leaders.controls import SPEED_STEPS, Intent, IntentSource
 
 AT_LIMIT_RAD: Final = 0.01
 """A joint nearer its limit than this has come to its end [rad]."""
@@ -239,6 +239,18 @@ class StretchLimit(mink.Limit):  # type: ignore[misc]
         return float(np.linalg.svd(jacobian[:, self._dofs] * SCALE, compute_uv=False)[-1])
 
 
+SPEED_M_S: Final = 0.15
+"""Fastest motion of the tool, at the highest speed step [m/s]."""
+TURN_RAD_S: Final = 1.2
+"""Fastest turn of the tool, at the highest speed step [rad/s]."""
+GRIPPER_S: Final = 1.0
+"""Time from closed to open, at the highest speed step [s]."""
+JOINT_RAD_S: Final = 2.0
+"""Fastest motion of any joint [rad/s]; the station's limit holds as well."""
+ACCELERATION_M_S2: Final = 0.8
+"""How fast motion builds up [m/s²]; stopping is at once."""
+STALE_S: Final = 0.1
+"""An input older than this counts as a released dead-man button [s]."""
 LONGEST_STEP_S: Final = 0.04
 """A loop that stood still doesn't make up for it in one leap [s]."""
 APART_RAD: Final = 0.15
@@ -291,13 +303,12 @@ class CartesianLeader:
         limits_rad: FloatArray,
         source: IntentSource,
         start: Callable[[], FloatArray],
-        options: CartesianOptions,
         box: Box | None = None,
-        joint_velocity_rad_s: float = CartesianOptions.joint_velocity_rad_s,
+        joint_velocity_rad_s: float = JOINT_RAD_S,
     ) -> None:
         self._limits_rad = common_limits(arm, limits_rad)
         self._servo = ToolServo(arm, self._limits_rad, joint_velocity_rad_s, box)
-        self._source, self._start, self._options = source, start, options
+        self._source, self._start = source, start
         # Where nobody pumps, the input grows old and the arm stops.
         self.listen, self.host = source.listen, source.host
         self.pump = source.pump
@@ -342,7 +353,7 @@ class CartesianLeader:
         the safety filter.
         """
         heard = self._source.latest()
-        fresh = heard.age_s <= self._options.stale_s
+        fresh = heard.age_s <= STALE_S
         since_s = 0.0 if self._last_s is None else t_s - self._last_s
         self._last_s = t_s
         if since_s > STOOD_STILL_S:
@@ -381,8 +392,7 @@ class CartesianLeader:
             self._hand = np.array(intent.hand or np.zeros(5))
         if duration_s <= 0.0:
             return
-        top = self._options
-        self._ease = min(1.0, self._ease + top.acceleration_m_s2 / top.speed_m_s * duration_s)
+        self._ease = min(1.0, self._ease + ACCELERATION_M_S2 / SPEED_M_S * duration_s)
         share = self._ease * SPEED_STEPS[intent.step - 1]
         if intent.home and self._home_rad is not None:
             away = self._home_rad - self._servo.q_rad
@@ -394,7 +404,7 @@ class CartesianLeader:
         wanted = [intent.forward, intent.left, intent.up, intent.roll, intent.pitch]
         if intent.hand is not None:  # the tool comes after a device in a hand, scaled by the step
             scale = SPEED_STEPS[intent.step - 1]
-            most = np.array([top.speed_m_s] * 3 + [top.turn_rad_s] * 2) * (scale * duration_s)
+            most = np.array([SPEED_M_S] * 3 + [TURN_RAD_S] * 2) * (scale * duration_s)
             behind = scale * (np.array(intent.hand) - self._hand)
             shares = np.clip(behind, -BEHIND, BEHIND) / most
             for some in (shares[:3], shares[3:]):
@@ -414,11 +424,11 @@ class CartesianLeader:
         linear = forward * axes[0] + aside * axes[1] + up * axes[2]
         angular = roll * fingers - pitch * self._sideways
         twist = np.empty(6)
-        twist[:3] = linear / max(1.0, float(np.linalg.norm(linear))) * top.speed_m_s
-        twist[3:] = angular / max(1.0, float(np.linalg.norm(angular))) * top.turn_rad_s
+        twist[:3] = linear / max(1.0, float(np.linalg.norm(linear))) * SPEED_M_S
+        twist[3:] = angular / max(1.0, float(np.linalg.norm(angular))) * TURN_RAD_S
         self._servo.step(twist * share, duration_s)
         closed, opened = self._limits_rad[-1]
-        way = (opened - closed) / top.gripper_s * (intent.gripper * share * duration_s)
+        way = (opened - closed) / GRIPPER_S * (intent.gripper * share * duration_s)
         if way:
             self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
         self._q_rad = self._servo.q_rad

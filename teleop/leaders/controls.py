@@ -8,40 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import number
 
 FRAMES: Final = ("base", "tool")
+"""What forward, left and up refer to, the first one at first; in the tool's, forward is along the
+fingers."""
 SPEED_STEPS: Final = (0.1, 0.25, 0.5, 1.0)
 """Shares of the top speed that the operator steps through."""
-
-
-@dataclass
-class CartesianOptions:
-    """How keyboard and gamepad move the tool."""
-
-    speed_m_s: float = 0.15
-    """fastest motion of the tool, at the highest speed step [m/s]"""
-
-    turn_rad_s: ClassVar[float] = 1.2
-    """Fastest turn of the tool, at the highest speed step [rad/s]."""
-    gripper_s: ClassVar[float] = 1.0
-    """Time from closed to open, at the highest speed step [s]."""
-    speed_step: ClassVar[int] = 2
-    """Speed step to start with, 1 (a tenth of the speed) to 4 (all of it)."""
-    frame: ClassVar[str] = "base"
-    """What forward, left and up refer to at first: base, or tool (forward is along the fingers)."""
-    joint_velocity_rad_s: ClassVar[float] = 2.0
-    """Fastest motion of any joint [rad/s]; the station's limit holds as well."""
-    acceleration_m_s2: ClassVar[float] = 0.8
-    """How fast motion builds up [m/s²]; stopping is at once."""
-    stale_s: ClassVar[float] = 0.1
-    """An input older than this counts as a released dead-man button [s]."""
-
-    def __post_init__(self) -> None:
-        number(self.speed_m_s, "--cartesian.speed_m_s", 0.005, 0.5)
+FIRST_STEP: Final = 2
+"""Speed step to start with, 1 (a tenth of the speed) to 4 (all of it)."""
 
 
 SCRIPTS: Final = ("chirp", "reverse", "step", "poses", "grip", "rest")
@@ -213,9 +191,9 @@ MOTIONS: Final = tuple(
 class Controls:
     """What is pressed."""
 
-    def __init__(self, options: CartesianOptions) -> None:
+    def __init__(self) -> None:
         self._amounts: dict[ControlAction, float] = {}
-        self._step, self._frame = options.speed_step, options.frame
+        self._step, self._frame = FIRST_STEP, FRAMES[0]
         self.listen(lambda: None, lambda: None)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:

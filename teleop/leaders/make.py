@@ -9,17 +9,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import CartesianOptions, Controls, IntentSource, MotionOptions
+from gaploop.teleop.leaders.cartesian import JOINT_RAD_S, CartesianLeader, common_limits
+from gaploop.teleop.leaders.controls import Controls, IntentSource, MotionOptions
 from gaploop.teleop.leaders.motion import MotionLeader
 
 
 def make_tool_leader(
-    device: str,
-    follower: Follower,
-    station: Station,
-    options: CartesianOptions,
-    page: tuple[str, int] | None = None,
+    device: str, follower: Follower, station: Station, page: tuple[str, int] | None = None
 ) -> CartesianLeader:
     """Open the operator's window and return a leader that drives the tool from an input device.
 
@@ -45,15 +41,14 @@ def make_tool_leader(
         from gaploop.teleop.leaders import panel
 
         made = panel.Keyboard if device == "keyboard" else panel.Gamepad
-        source = made(Controls(options), title)
+        source = made(Controls(), title)
     return CartesianLeader(
         arm,
         station.joint_limits(follower.joint_names, follower.joint_limits_rad),
         source,
         lambda: follower.read().position_rad,
-        options,
         box_of(arm, station),
-        joint_velocity_rad_s=min(options.joint_velocity_rad_s, station.safety.velocity_rad_s),
+        joint_velocity_rad_s=min(JOINT_RAD_S, station.safety.velocity_rad_s),
     )
 
 

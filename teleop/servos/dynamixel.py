@@ -19,24 +19,13 @@ from gaploop.teleop.servos.frames import (
     FrameParser,
     Reply,
 )
+from gaploop.teleop.servos.frames import Instruction as Instruction
 
 HEADER: Final = b"\xff\xff\xfd\x00"
 ALERT: Final = 0x80
 """Bit of the error byte: register 70, Hardware Error Status, isn't 0."""
 _STUFFED: Final = (b"\xff\xff\xfd", b"\xff\xff\xfd\xfd")
 _OVERHEAD: Final = 10  # header 4, id 1, length 2, instruction 1, CRC 2
-
-
-class Instruction(IntEnum):
-    """Instruction codes of the e-manual's section "Instruction"."""
-
-    PING = 0x01
-    READ = 0x02
-    WRITE = 0x03
-    REBOOT = 0x08
-    STATUS = 0x55
-    SYNC_READ = 0x82
-    SYNC_WRITE = 0x83
 
 
 class ErrorCode(IntEnum):
@@ -121,7 +110,7 @@ def expected(size: int, ids: Iterable[int]) -> Expected:
     return Expected(step * len(heads), data_of)
 
 
-class Parser(FrameParser):
+class DynamixelParser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     def expect(self, size: int, count: int) -> int:
@@ -161,6 +150,10 @@ class Parser(FrameParser):
             params = params.replace(_STUFFED[1], _STUFFED[0])
         self._accept(total)
         return [Frame(servo_id, code, params)]
+
+
+Parser = DynamixelParser
+"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

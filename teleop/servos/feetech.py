@@ -7,7 +7,6 @@ SDK. A reply has its error byte where an instruction has its code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Final
 
 from gaploop.teleop.servos.frames import (
@@ -18,20 +17,10 @@ from gaploop.teleop.servos.frames import (
     FrameParser,
     Reply,
 )
+from gaploop.teleop.servos.frames import Instruction as Instruction
 
 HEADER: Final = b"\xff\xff"
 _OVERHEAD: Final = 6  # header 2, id 1, length 1, instruction or error 1, checksum 1
-
-
-class Instruction(IntEnum):
-    """Instruction codes."""
-
-    PING = 0x01
-    READ = 0x02
-    WRITE = 0x03
-    REBOOT = 0x08
-    SYNC_READ = 0x82
-    SYNC_WRITE = 0x83
 
 
 def checksum(body: bytes | bytearray | memoryview) -> int:
@@ -93,7 +82,7 @@ def expected(size: int, ids: Iterable[int]) -> Expected:
     return Expected(step * len(heads), data_of)
 
 
-class Parser(FrameParser):
+class FeetechParser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     max_frame_bytes = 259
@@ -128,6 +117,10 @@ class Parser(FrameParser):
         found = Frame(buffer[2], buffer[4], bytes(buffer[5 : total - 1]))
         self._accept(total)
         return [found]
+
+
+Parser = FeetechParser
+"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

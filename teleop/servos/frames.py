@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from enum import IntEnum
 from typing import NamedTuple
 
 BROADCAST_ID = 0xFE
 """The id that every servo listens to, in both protocols."""
 SLACK_BYTES = 48
 """A frame may be this much longer than expected."""
+
+
+class Instruction(IntEnum):
+    """Instruction codes: both protocols have the same, and Dynamixel one for replies."""
+
+    PING = 0x01
+    READ = 0x02
+    WRITE = 0x03
+    REBOOT = 0x08
+    STATUS = 0x55
+    SYNC_READ = 0x82
+    SYNC_WRITE = 0x83
 
 
 class Frame(NamedTuple):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 
-from benchmarks.detection import analysed, auroc, learn_weights, table
+from benchmarks.detection import analysed, auroc, learn_weights, save, table
 from benchmarks.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
-from gaploop.failure_analysis.live import SignalTrack, Usual
+from gaploop.failure_analysis.live import FailureScore, SignalTrack, Usual, fit_score
 from gaploop.failure_analysis.live_signals import STREAMED
 
 
@@ -100,3 +103,16 @@ def test_a_class_without_failures_has_no_figure() -> None:
     found = auroc([made(rng, False, 0.0) for _ in range(5)], lambda t: t.t_s, 1.0, 0)
     assert np.isnan(found["auroc"])
     assert found["interval"] is None
+
+
+def test_a_score_survives_its_file(tmp_path: Path) -> None:
+    unseen = np.arange(len(STREAMED)) == 3
+    takes = [
+        replace(t, values=np.where(unseen, np.nan, t.values))
+        for t in tracks(30, np.random.default_rng(5))
+    ]
+    score = fit_score(takes, np.ones(2 * len(STREAMED)), "made up")
+    save(score, tmp_path / "score.json")
+    again = FailureScore.load(tmp_path / "score.json")
+    np.testing.assert_allclose(again.along(takes[0]), score.along(takes[0]), atol=1e-3)
+    assert again.name == score.name

@@ -201,7 +201,7 @@ def test_handing_back_plans_anew_and_eases_in() -> None:
     resets, asked = policy.resets, policy.asked
     bench.run(10 * EVERY)
     assert policy.asked == asked, "the policy isn't asked while the person drives"
-    bench.shared.hand_back()
+    bench.shared.toggle()
     at = bench.turns
     bench.run(EVERY)
     assert policy.resets > resets
@@ -273,7 +273,7 @@ def test_a_stall_is_taken_over_later_where_the_policy_drives_slowly(
     stall = OnStall(FPS, lambda q: q, stall_s=1.0, late_s=100.0)
     stall.reset(slower)
     still = Observation(np.zeros(3), None, {})
-    wishes = [stall.frame(still, False) for _ in range(200)]
+    wishes = [stall.frame(still) for _ in range(200)]
     assert wishes.index(True) + 1 == after
 
 

@@ -113,9 +113,9 @@ def split(root: Path, parts: dict[str, list[int]], out: Path) -> list[Path]:
     return [out / name for name in parts]
 
 
-def merge(roots: list[Path], out: Path, duplicates: str = "refuse") -> Path:
+def merge(roots: list[Path], out: Path) -> Path:
     with opened(roots) as pieces:
-        carry_out(plan_merge(pieces, {}, duplicates), out)
+        carry_out(plan_merge(pieces), out)
     return out
 
 
@@ -248,11 +248,8 @@ def test_a_take_that_two_datasets_hold(dataset: Path, tmp_path: Path, barcodes: 
     uid = layout.episode_rows(dataset)[2]["gap_uid"]
     event = LabelEvent(uid, "failure_mode", "collision", "bo", "engineer")
     labels.append(second / layout.LABELS, event)
-    with pytest.raises(UnusableInputError, match=r"in both .*--duplicates=first"):
-        merge([first, second], tmp_path / "refused")
-    assert not (tmp_path / "refused").exists()
     for roots in ([first, second], [second, first]):
-        whole = merge(roots, tmp_path / f"whole_{roots[0].parent.name}", "first")
+        whole = merge(roots, tmp_path / f"whole_{roots[0].parent.name}")
         rows = {row["gap_uid"]: row for row in layout.episode_rows(whole)}
         assert len(rows) == TAKES
         assert rows[uid]["gap_failure_mode"] == "collision"
@@ -429,7 +426,6 @@ def test_a_query_chooses_and_json_says_what_was_done(
         "merge",
         str(out),
         str(dataset),
-        "--duplicates=first",
         f"--output_dir={tmp_path / 'm'}",
     ]
     assert main(again) == 0

@@ -87,7 +87,6 @@ def test_whatever_writes_a_dataset_writes_quantiles_of_its_frames(
         if words.startswith("edit merge"):
             again = ["--set={kind: rollout}", "--episodes=1:", f"--output_dir={tmp_path}/again"]
             assert main(["convert", str(recorded), *again]) == 0
-            words += " --duplicates=first"
         assert main(words.split()) == 0, words
     for name in ("repaired", "imported", "bare", "edited", "back", "merged"):
         require_exact(tmp_path / name)

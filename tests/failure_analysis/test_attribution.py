@@ -17,7 +17,6 @@ from hypothesis.extra.numpy import arrays
 from benchmarks.corpus import fit
 from benchmarks.corpus.fit import LabelledFailures, targets
 from gaploop.core import labels
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
@@ -250,10 +249,6 @@ def test_a_saved_model_is_the_model_that_loads(tmp_path: Path) -> None:
     again = load_model(tmp_path / SHIPPED)
     assert np.allclose(again.weights, model.weights, atol=1e-5)
     assert again.thresholds == model.thresholds
-    for content in ("{}", '{"schema": "gaploop.attribution.v1"}'):
-        (tmp_path / "bad.json").write_text(content)
-        with pytest.raises(UnusableInputError):
-            load_model(tmp_path / "bad.json")
 
 
 def test_a_model_of_an_older_registry_loads_and_gives_new_features_no_weight(
@@ -270,7 +265,6 @@ def test_a_model_of_an_older_registry_loads_and_gives_new_features_no_weight(
 
 def test_the_shipped_model_loads_and_is_no_worse_than_the_rules_on_plain_faults() -> None:
     model = shipped_model()
-    assert model is not None
     assert model.weights.shape == (10, len(FEATURES))
     assert model.about["evidence"] == "sim-to-sim"
     found = attribute(measured(lag_s=40.0), USUAL, FailureMode.TIMEOUT, model)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import TrialCounts, weighted_sum
 from gaploop.failure_analysis.cohort import change, matched
 from gaploop.failure_analysis.factors import factor_table
@@ -89,17 +88,6 @@ def test_factors_that_always_change_together_are_said_not_to_be_told_apart() -> 
     table = factor_table(both)
     assert [e.factor for e in table.effects] == ["lighting"]
     assert "lighting" in table.aside["operator"]
-
-
-def test_the_reference_can_be_chosen_and_must_exist() -> None:
-    trials = rows({("nominal", "nominal"): (30, 40), ("dim", "nominal"): (10, 40)})
-    usual, other = factor_table(trials), factor_table(trials, {"lighting": "dim"})
-    assert usual.effects[0].difference.value == pytest.approx(-other.effects[0].difference.value)
-    for wrong in ({"lighting": "bright"}, {"lightning": "dim"}):
-        with pytest.raises(UnusableInputError, match="--reference"):
-            factor_table(trials, wrong)
-    with pytest.raises(UnusableInputError, match="nothing to compare"):
-        factor_table([])
 
 
 def test_sessions_that_differ_widen_the_interval() -> None:

@@ -226,17 +226,17 @@ def test_other_action_order_and_rate_are_found_by_the_sidecar(
 def test_other_peoples_datasets_are_chosen_from_as_named(
     write_dataset: Callable[..., Path],
 ) -> None:
-    """With one dataset for each station, --station was refused for the first without it; and what
+    """With one dataset for each station, one was refused for the first without it; and what
     doesn't say that it is simulated was held out as real, though named with --sim."""
     here, there = (write_dataset(n, [{"station": n}] * 2) for n in ("here", "there"))
-    options = FinetuneConfig(real=(here, there), sim=(here,), station="there")
+    options = FinetuneConfig(real=(here, there), sim=(here,), where="station=there")
     opened = mixture_of(options)
     assert [t.episode.info.station for t in opened.takes] == ["there"] * 2 + ["here"] * 2
     notes = [note_of(t) for t in real_of(options, opened)]
     aside = chosen_held_out(replace(options, held_out=(1,)), notes)
     assert aside == {opened.takes[1].episode.info.uid}
-    with pytest.raises(UnusableInputError, match="of station here, there"):
-        mixture_of(replace(options, station="it's"))
+    with pytest.raises(UnusableInputError, match="none of its 4 episodes; station is here, there"):
+        mixture_of(replace(options, where="station=elsewhere"))
 
 
 def test_numbers_that_are_not_finite_are_found_before_training(

@@ -20,7 +20,6 @@ from gaploop.finetune.closed_loop import TWIN, LoopBudget, TargetCell, roll_out_
 from gaploop.finetune.demo import (
     DemoCell,
     DemoResult,
-    DemoSize,
     draw_targets,
     run_demo,
     write_report,
@@ -28,7 +27,7 @@ from gaploop.finetune.demo import (
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.reproduction import reproduced
 
-TINY = DemoSize(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2)
+TINY = LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2, nominal=2)
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_nothing_is_gone_on_with_from_something_else(
         ({"method": "act_lroa"}, "Did you mean 'act_lora'"),
         ({"stats": "mine"}, "base, new"),
         ({"held_out": "[0,1,2,3,4,5]"}, "all 6 episodes are held out"),
-        ({"station": "cell9"}, "of station cell0, cell1"),
+        ({"where": "station=cell9"}, "station is cell0, cell1"),
         ({"select": "everything"}, "demonstrations, successful"),
         ({"held_out": "0"}, "above 0 and below 1; episodes are written as"),
         ({"sim": "[nowhere]"}, "not found"),

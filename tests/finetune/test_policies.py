@@ -175,7 +175,7 @@ def test_pretraining_and_held_out_error_without_gaps_domain_or_six_joints(
     root = write_dataset("foreign", [{"outcome": Outcome.UNLABELLED}] * 5)
     done = pretrain(
         FinetuneConfig(
-            sim=(root,), select="all", episodes=(0, 1, 2), output_dir=tmp_path / "out", **SPEC
+            sim=(root,), select="all", where="episode=0,1,2", output_dir=tmp_path / "out", **SPEC
         ),
         size=TINY,
     )

@@ -23,8 +23,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis import diagnosis_record, live
-from gaploop.failure_analysis.live_signals import STREAMED
+from gaploop.failure_analysis import diagnosis_record
 from gaploop.finetune import evaluation
 from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
@@ -160,18 +159,9 @@ def _texts(folder: Path) -> None:
     (folder / "outcomes.csv").write_text("policy,success,safety,task,pair\n" + "\n".join(rows))
     motor = {"id": 1, "drive_mode": 0, "homing_offset": 12, "range_min": 100, "range_max": 4000}
     write_json(folder / "motors.json", dict.fromkeys(JOINTS, motor))
-    write_json(folder / "score.json", _score())
     write_json(folder / "diagnosis.json", _diagnosis())
     here = Path(gaploop.failure_analysis.__path__[0])
     shutil.copy(here / "reference_so101_cell_pick_place.json", folder / "reference.json")
-    shutil.copy(here / "model_so101_cell.json", folder / "model.json")
-
-
-def _score() -> dict[str, Any]:
-    vector = [1.0] * len(STREAMED)
-    known = {"schema": live.SCHEMA, "name": "n", "policy": "p", "features": list(STREAMED)}
-    arrays = {"mean": [vector], "spread": [vector], "weights": vector}
-    return known | arrays | {"level": [0.0], "score_spread": [1.0], "peaks": [1.0, 2.0]}
 
 
 def _diagnosis() -> dict[str, Any]:

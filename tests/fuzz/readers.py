@@ -307,16 +307,6 @@ FILES = (
         "files/reference.json",
         _loaded("gaploop.failure_analysis.reference", "load_reference"),
     ),
-    Reader(
-        "model",
-        "files/model.json",
-        _loaded("gaploop.failure_analysis.attribution", "load_model"),
-    ),
-    Reader(
-        "score",
-        "files/score.json",
-        _loaded("gaploop.failure_analysis.live", "FailureScore.load"),
-    ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
@@ -382,7 +372,7 @@ COMMANDS = (
     Reader(
         "merge",
         "set",
-        command("edit", "merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        command("edit", "merge", "{}", "CORPUS/set", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),

@@ -47,7 +47,6 @@ def spans(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
         (["--display=mirror"], "One of: auto, none, terminal"),
         (["--take_over=shout"], "One of: auto, key, never"),
         (["--speed_scale=0"], "above 0 and up to 1"),
-        (["--hand_back_s=-1"], "--hand_back_s must be above 0"),
         (["--dataset.num_episodes=0"], "above 0"),
         (["--dataset.fps=25"], "trained at 50 fps"),
         (["--journal=DIR/data/j"], "inside each other"),

@@ -71,13 +71,13 @@ def test_without_a_network_it_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(upload, "Patience", partial(upload.Patience, wait_s=0.01))
     hub.fault("drop", times=10**6)
-    told = ["push", str(dataset), f"--repo_id={NAME}", "--private", "--tags=[so101, kitchen]"]
+    told = ["push", str(dataset), f"--repo_id={NAME}", "--private", "--license=cc-by-4.0"]
     assert main(told) == 1
     _, _, command = capsys.readouterr().out.strip().partition("Go on with: ")
     hub.faults.clear()
     assert main(shlex.split(command)[1:]) == 0
     assert hub.repo(NAME).private
-    assert "- kitchen" in hub.files(NAME)["README.md"].decode()
+    assert "license: cc-by-4.0" in hub.files(NAME)["README.md"].decode()
 
 
 def test_two_pushes_of_one_folder_at_once_do_not_undo_each_other(

@@ -431,11 +431,10 @@ def test_who_withdraws_during_a_push_isnt_pushed(
 
 
 def test_the_card_counts_what_is_there(dataset: Path, hub: LoopbackHub, push: Push) -> None:
-    push(dataset, tags=("kitchen",), license="cc-by-4.0")
+    push(dataset, license="cc-by-4.0")
     card = hub.files(NAME)["README.md"].decode()
     for line in (
         "license: cc-by-4.0",
-        "- kitchen",
         "- sim-to-sim",
         "2 of the 3 episodes come from a simulated cell",
         "| success | 2 |",

@@ -19,6 +19,7 @@ from gaploop.finetune.gate.canary import (
     CanaryPhase,
     Lease,
     Report,
+    drives,
     fleet_stage,
     replay,
     reported,
@@ -61,8 +62,8 @@ def test_a_robot_drives_its_share_with_the_candidate(block: int, share: float) -
     canary, length = Canary(replace(RULES, share=share), ("a",)), round(1 / share)
     lease = Lease(share, 100.0)
     turns = range(block * length, (block + 1) * length)
-    assert sum(canary.drives(lease, "a", turn, 0.0) for turn in turns) == 1
-    assert not any(canary.drives(lease, "a", turn, 100.0) for turn in turns)
+    assert sum(drives(canary.seed, lease, "a", turn, 0.0) for turn in turns) == 1
+    assert not any(drives(canary.seed, lease, "a", turn, 100.0) for turn in turns)
 
 
 ROBOTS = tuple(f"arm_{n}" for n in range(4))

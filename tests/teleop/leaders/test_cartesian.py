@@ -17,8 +17,8 @@ from gaploop.core.messages import (
     SafetyReason,
     Tick,
 )
-from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import CartesianOptions, Intent, IntentSource, TimedIntent
+from gaploop.teleop.leaders.cartesian import SPEED_M_S, CartesianLeader, common_limits
+from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
 
 ARM = ArmModel.load("so101")
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])
@@ -45,9 +45,7 @@ class Desk:
     def __init__(self, limits: np.ndarray = ARM.joint_limits_rad) -> None:
         self.hand = Hand()
         self.where = START.copy()
-        self.leader = CartesianLeader(
-            ARM, limits, self.hand, lambda: self.where, CartesianOptions()
-        )
+        self.leader = CartesianLeader(ARM, limits, self.hand, lambda: self.where)
         self.leader.reset()
         self.now_s = 10.0
 
@@ -216,12 +214,6 @@ def test_limits_are_the_narrower_of_model_and_arm() -> None:
         common_limits(ARM, np.tile(limits, (2, 1)))
 
 
-@pytest.mark.parametrize("speed_m_s", [3.0, math.nan])
-def test_options_say_what_is_valid(speed_m_s: float) -> None:
-    with pytest.raises(UnusableInputError, match=r"--cartesian\.speed_m_s: .* must be"):
-        CartesianOptions(speed_m_s)
-
-
 @pytest.mark.parametrize(("step", "share"), [(4, 1.0), (3, 0.5)])
 def test_the_tool_goes_as_far_as_the_hand_scaled(step: int, share: float) -> None:
     desk = Desk()
@@ -244,5 +236,5 @@ def test_a_hand_that_jumps_is_followed_at_the_top_speed_and_not_for_long() -> No
         after = desk.turn(Intent(held=True, step=4, hand=(0.0, 1.0, 0.0, 0.0, 0.0))).q_rad
         at.append(ARM.T_base_tcp(after)[:3, 3])
     fastest = np.linalg.norm(np.diff(at, axis=0), axis=1).max() / STEP_S
-    assert fastest < 1.3 * CartesianOptions().speed_m_s
+    assert fastest < 1.3 * SPEED_M_S
     assert np.linalg.norm(at[-1] - before) < 0.06

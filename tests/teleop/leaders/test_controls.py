@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.teleop.leaders.controls import CartesianOptions, ControlAction, Controls
+from gaploop.teleop.leaders.controls import ControlAction, Controls
 
 events = st.lists(
     st.tuples(st.sampled_from(ControlAction), st.sampled_from(["press", "release", "lose focus"]))
@@ -15,7 +15,7 @@ def test_held_means_that_the_last_word_about_the_button_was_press(
     said: list[tuple[ControlAction, str]],
 ) -> None:
     """Also for buttons that arrive twice, out of order, or that the focus was lost on."""
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     held = False
     for action, what in said:
         if what == "press":
@@ -35,7 +35,7 @@ def test_held_means_that_the_last_word_about_the_button_was_press(
 
 
 def test_opposite_keys_cancel() -> None:
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     controls.press(ControlAction.LEFT)
     controls.press(ControlAction.RIGHT)
     controls.press(ControlAction.UP, 0.4)
@@ -45,7 +45,7 @@ def test_opposite_keys_cancel() -> None:
 
 def test_estop_is_told_once_and_lets_go_of_everything() -> None:
     told: list[str] = []
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     controls.listen(lambda: told.append("e-stop"), lambda: told.append("clear"))
     controls.press(ControlAction.HOLD)
     controls.press(ControlAction.ESTOP)
@@ -57,7 +57,7 @@ def test_estop_is_told_once_and_lets_go_of_everything() -> None:
 
 
 def test_the_frame_does_not_change_while_moving() -> None:
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     controls.press(ControlAction.HOLD)
     controls.press(ControlAction.FRAME)
     assert controls.intent().frame == "base"
@@ -67,7 +67,7 @@ def test_the_frame_does_not_change_while_moving() -> None:
 
 
 def test_speed_keys_stop_at_the_ends() -> None:
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     for action in (ControlAction.FASTER, ControlAction.SLOWER):
         for _ in range(6):
             controls.press(action)
@@ -76,7 +76,7 @@ def test_speed_keys_stop_at_the_ends() -> None:
 
 
 def test_nothing_drives_without_device_or_focus() -> None:
-    controls = Controls(CartesianOptions())
+    controls = Controls()
     controls.press(ControlAction.HOLD)
     assert controls.intent().drives
     assert not controls.intent(present=False).drives

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import CartesianOptions, Controls, TimedIntent
+from gaploop.teleop.leaders.controls import Controls, TimedIntent
 from gaploop.teleop.leaders.panel import Gamepad, pygame
 
 GAMEPAD = 1  # SDL_JOYSTICK_TYPE_GAMECONTROLLER
@@ -34,7 +34,7 @@ class Desk:
         pygame.display.init()
         pygame.joystick.init()
         self.plug_in()
-        controls = Controls(CartesianOptions())
+        controls = Controls()
         controls.listen(lambda: self.told.append("e-stop"), lambda: self.told.append("clear"))
         self.gamepad = Gamepad(controls, "test", lambda: self.now_s)
         pygame.event.post(pygame.event.Event(pygame.WINDOWFOCUSGAINED))
@@ -129,6 +129,6 @@ def test_pulled_out_it_stops_and_grows_old_and_plugged_in_it_recovers(desk: Desk
 
 def test_without_a_gamepad_there_is_one_clear_line() -> None:
     with pytest.raises(DeviceError, match="No gamepad found") as caught:
-        Gamepad(Controls(CartesianOptions()), "test")
+        Gamepad(Controls(), "test")
     assert "\n" not in str(caught.value)
     assert not pygame.display.get_init(), "nothing is left open"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import DeviceError
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.leaders.cartesian import CartesianLeader
-from gaploop.teleop.leaders.controls import CartesianOptions, ControlAction, Controls, Intent
+from gaploop.teleop.leaders.controls import ControlAction, Controls, Intent
 from gaploop.teleop.leaders.panel import KEY_HELP, KEYS, Keyboard, pygame, sign_of
 
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])
@@ -30,7 +30,7 @@ class Clock:
 class Desk:
     def __init__(self) -> None:
         self.clock, self.told = Clock(), list[str]()
-        controls = Controls(CartesianOptions())
+        controls = Controls()
         controls.listen(lambda: self.told.append("e-stop"), lambda: self.told.append("clear"))
         self.keyboard = Keyboard(controls, "test", self.clock)
         self.post(pygame.WINDOWFOCUSGAINED)
@@ -119,9 +119,7 @@ def test_closed_twice_and_heard_after(desk: Desk) -> None:
 def test_no_event_moves_the_arm_without_the_dead_man(desk: Desk, data: st.DataObject) -> None:
     """The law end to end: events in, joint angles out."""
     arm = ArmModel.load("so101")
-    leader = CartesianLeader(
-        arm, arm.joint_limits_rad, desk.keyboard, lambda: START, CartesianOptions()
-    )
+    leader = CartesianLeader(arm, arm.joint_limits_rad, desk.keyboard, lambda: START)
     leader.reset()
     desk.keyboard.controls.release_all()
     others = [code for code in KEYS if code != pygame.KSCAN_SPACE]
@@ -176,5 +174,5 @@ def test_without_a_display_there_is_one_clear_line(
     if driver:
         monkeypatch.setenv("SDL_VIDEODRIVER", driver)
     with pytest.raises(DeviceError, match="No window can be opened") as caught:
-        Keyboard(Controls(CartesianOptions()), "test")
+        Keyboard(Controls(), "test")
     assert "\n" not in str(caught.value)
