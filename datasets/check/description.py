@@ -229,8 +229,11 @@ def fix_info(draft: FixDraft) -> None:
         draft.did("set_fps", f"fps: {fps} → {rate}, as timestamps (and videos) have it")
         info["fps"] = rate
     elif not known:
-        info["fps"] = 30
-        draft.did("set_fps", f"fps: {fps} → 30, LeRobot's usual rate: the real one isn't known")
+        rough = _rate(draft.root, rough=True)
+        info["fps"] = rough or 30
+        why = "as timestamps have it on average" if rough else "LeRobot's usual rate: the real one"
+        why += "" if rough else " isn't known"
+        draft.did("set_fps", f"fps: {fps} → {info['fps']}, {why}")
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:
@@ -290,8 +293,12 @@ def _described(kind: pa.DataType) -> dict[str, Any]:
     return {} if feature_fault(spec) else spec
 
 
-def _rate(root: Path) -> int | None:
-    """Return the rate that the timestamps count at, unless videos disagree [Hz]."""
+def _rate(root: Path, rough: bool = False) -> int | None:
+    """Return the rate that the timestamps count at, unless they or videos disagree [Hz].
+
+    Args:
+        rough: what they come to, however unevenly; nothing else is asked.
+    """
     for path in layout.data_files(root):
         try:
             table = pq.read_table(path, columns=["timestamp", "frame_index"], partitioning=None)
@@ -305,6 +312,8 @@ def _rate(root: Path) -> int | None:
         rate = float(np.median(k[later] / t[later]))
         fits = np.abs(t - k / rate) < 1e-3 + 1e-6 * t
         whole = round(rate)
+        if rough and whole:
+            return whole
         if whole < 1 or abs(rate - whole) > _RATES_AGREE * rate or fits.mean() < 0.9:
             return None
         for video in sorted((root / "videos").glob("*/*/*.mp4")):
