@@ -59,7 +59,8 @@ def unknown_choice(
     `kind` is what was named, such as "dimension"; `where` the file, option or column it came from.
     """
     names = sorted(valid)
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
+    near = near or [name for name in names if len(str(value)) > 2 and str(value) in name]
     place = f" in {where}" if where else ""
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UnknownChoiceError(f"Unknown {kind} '{value}'{place}.{hint} One of: {', '.join(names)}")

@@ -86,6 +86,16 @@ class DatasetInfo:
         return tuple(k for k, f in self.features.items() if f.get("dtype") == "video")
 
     @property
+    def camera_keys(self) -> tuple[str, ...]:
+        """Videos of colours: depth, which LeRobot packs into them, is no picture to look at."""
+
+        def is_depth(spec: Mapping[str, Any]) -> bool:
+            details = spec.get("info") or spec.get("video_info") or {}
+            return bool(details.get("is_depth_map") or details.get("video.is_depth_map"))
+
+        return tuple(k for k in self.video_keys if not is_depth(self.features[k]))
+
+    @property
     def picture_keys(self) -> tuple[str, ...]:
         """Features that hold pictures, in videos or in the rows."""
         return tuple(k for k, f in self.features.items() if f.get("dtype") in columns.PICTURES)
@@ -201,9 +211,13 @@ def parse_info(root: Path) -> DatasetInfo:
         )
     except DAMAGE as error:
         reason = str(error) if type(error) is ValueError else repr(error)
+        if isinstance(error, KeyError):
+            reason = f"it has no {error.args[0]}"
+        fix = "Restore it from a copy"
+        if data_files(root):
+            fix += f", or make it anew: gaploop check {shlex.quote(str(root))} --fix"
         raise UnusableInputError(
-            f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
-            f"anew: gaploop check {shlex.quote(str(root))} --fix"
+            f"{where} is not a dataset description ({reason}). {fix}"
         ) from None
 
 

@@ -20,10 +20,10 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.description import (
-    best_match,
     checked_rename,
     read_object,
     rename_features,
+    usual_names,
 )
 from gaploop.datasets.check.findings import ERROR, Finding, FixDraft
 from gaploop.datasets.check.fix import FixOptions, fix
@@ -112,16 +112,22 @@ def import_dataset(
     for path in (source / "meta").rglob("*"):  # a pipe would be copied for ever
         if not path.is_dir():
             regular_file(path)
+    done = list[str]()
     # What else would only be refused once all of it has been converted.
     info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
     features = info.get("features") if isinstance(info, dict) else None
     if isinstance(features, dict):  # else what reads it says so
-        renamed = checked_rename(features, options.rename)
+        own = options.rename
+        usual = {a: b for a, b in usual_names(features).items() if b not in own.values()}
+        renamed = checked_rename(features, {**usual, **own})
         _require_state([renamed.get(name, name) for name in map(str, features)], source)
+        if is_v2(source) or own:  # else `fix` does it
+            done = [f"feature {a} → {b}" for a, b in usual.items() if a not in own]
+            options = replace(options, rename={**usual, **own})
     broken = [] if is_v2(source) or options.rename else _blocking(source, options.drop_videos)
     told = list(features) if isinstance(features, dict) and is_v2(source) else columns.AUTOMATIC
     made = [name for name in columns.AUTOMATIC if name not in told]
-    done = [f"{', '.join(made)}: made, as LeRobot's writer does."] if made else []
+    done += [f"{', '.join(made)}: made, as LeRobot's writer does."] if made else []
     done += [f"Rows are {options.fps:g} a second, as stated."] if options.fps else []
     done += ["Encoder ticks became degrees."] if options.calibration else []
     if not is_v2(source) and not options.rename and not broken:
@@ -134,6 +140,9 @@ def import_dataset(
             videos = not options.drop_videos
             left_out = upgrade(source, layout_v3, options.episodes, videos, on_episode, options.fps)
             options, on_episode = replace(options, episodes=None), lambda: None
+            here = layout.read_info(layout_v3).features
+            done += [f"{name} is left out: no episode has its video." for name in features or ()
+                     if name not in here]  # fmt: skip
         elif broken:  # what `check --fix` would do first
             fixed = tuple(action.what for action in fix(source, FixOptions(), layout_v3).actions)
         else:
@@ -152,11 +161,9 @@ def import_dataset(
 
 def _require_state(features: Collection[str], root: Path) -> None:
     if columns.STATE not in features:
-        free = [n for n in features if n not in columns.AUTOMATIC and n != columns.ACTION]
-        theirs = "state" if "state" in features else best_match(columns.STATE, free) or "THEIRS"
         raise UnusableInputError(
             f"{root} has no {columns.STATE}. Name the feature that holds it: "
-            f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(features)}."
+            f"--rename_map='{{THEIRS: {columns.STATE}}}'; there are {', '.join(features)}."
         )
 
 

@@ -69,7 +69,11 @@ class Roles:
 
 
 def find_roles(
-    model: mujoco.MjModel, data: mujoco.MjData, camera: int | None = None, file: Path | None = None
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    camera: int | None = None,
+    file: Path | None = None,
+    jaw: str = "",
 ) -> Roles:
     """Find roles in a scene that was reset; `file` says those that are in doubt.
 
@@ -77,6 +81,7 @@ def find_roles(
         data: kinematics are known; it isn't changed.
         camera: which one the environment draws by, where it says so; -1 for none of the model's.
         file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras.
+        jaw: the joint that a scene file names as its gripper's.
 
     Raises:
         UnusableInputError: the file names what the model hasn't.
@@ -84,6 +89,13 @@ def find_roles(
     said = _read(file, model) if file else {}
     doubts = dict[str, str]()
     arm, gripper, hand = _arm(model)
+    if jaw and (own := model.joint(jaw).id) not in gripper:
+        parents = model.body_parentid[model.jnt_bodyid]
+        hand = int(parents[own])
+        gripper = tuple(
+            int(j) for j in np.flatnonzero(parents == hand) if model.jnt_type[j] in SCALAR
+        )
+        arm = tuple(j for j in arm if j not in gripper)
     if not arm:
         doubts["arm"] = "no driven chain of joints was found: name its joints"
     arm = tuple(said.get("arm", arm))
@@ -315,7 +327,8 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     if model is None or data is None:
         return None
     mujoco.mj_forward(model, data)
-    found = find_roles(model, data, camera_of(env, model), roles)
+    jaw = getattr(env.unwrapped, "jaw", "")
+    found = find_roles(model, data, camera_of(env, model), roles, jaw)
     joints = (*found.arm, *found.gripper)
     by_joint = {int(model.actuator_trnid[a, 0]): a for a in motors_of(model, joints)}
     driven = all(

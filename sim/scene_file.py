@@ -242,6 +242,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     Attributes:
         draws: observations have pictures.
+        jaw: the gripper's joint, "" where the file names none.
         photo: what is behind the scene in them instead of bench and room, from the next reset on.
         state: what its success looks at.
         partner: the hand that gives or takes, where the file has one.
@@ -271,6 +272,11 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             raise UnusableInputError(
                 f"{where}: no joint has a position servo. Add position actuators to the model."
             )
+        self.jaw = str(scene.gripper.get("joint") or "")
+        if self.jaw and self.jaw not in self.joint_names:
+            raise unknown_choice(
+                "joint with a position servo", self.jaw, self.joint_names, f"{where}, gripper"
+            )
         self._servos = np.array([drives[name] for name in self.joint_names])
         joints = [model.joint(name) for name in self.joint_names]
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
@@ -299,7 +305,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._holds: Holds = parse(scene.success, model, f"{where}, success")
         root = int(model.body_rootid[model.jnt_bodyid[model.joint(self.joint_names[0]).id]])
         mujoco.mj_forward(model, self.data)
-        fingers = frozenset(int(model.geom_bodyid[g]) for g in find_roles(model, self.data).fingers)
+        found = find_roles(model, self.data, jaw=self.jaw)
+        fingers = frozenset(int(model.geom_bodyid[g]) for g in found.fingers)
         if uses(scene.success, "held") and not fingers:
             raise UnusableInputError(f"{where}, held: no gripper was found. Say released instead.")
         self.state = SceneState(

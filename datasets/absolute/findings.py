@@ -150,6 +150,7 @@ class AbsoluteReport:
         figures: what was measured, faults or not.
         good: kinds that were tested and found good, each with what was measured.
         untested: what couldn't be tested, and why.
+        episodes: how many the recording has.
     """
 
     root: Path
@@ -157,6 +158,7 @@ class AbsoluteReport:
     figures: list[Figure] = field(default_factory=list)
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
+    episodes: int = 0
 
     def add(
         self,
@@ -214,7 +216,7 @@ class AbsoluteReport:
         if gone := self.to_delete():
             root, out = shlex.quote(str(self.root)), shlex.quote(f"{self.root}_clean")
             lines.append(
-                f"Without the {len(gone)} episodes that teach nothing: lerobot-edit-dataset "
+                "Without the episodes that teach nothing: lerobot-edit-dataset "
                 f"--repo_id=me/it --root={root} --new_repo_id=me/it_clean --new_root={out} "
                 f"--operation.type=delete_episodes --operation.episode_indices='{gone}'"
             )
@@ -263,5 +265,9 @@ class AbsoluteReport:
         return f"gaploop edit delete {root} --episodes='[{listed}]' --output_dir={out}"
 
     def to_delete(self) -> list[int]:
-        """Return the episodes that teach nothing, or something wrong, whatever is fixed later."""
-        return sorted({e for f in self.findings if f.kind in WITHOUT for e in f.episodes})
+        """Return the episodes that teach nothing, or something wrong, whatever is fixed later.
+
+        None where that is all of them: what is left would be no dataset.
+        """
+        gone = sorted({e for f in self.findings if f.kind in WITHOUT for e in f.episodes})
+        return [] if len(gone) == self.episodes else gone

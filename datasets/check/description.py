@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -92,16 +93,16 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
             continue
         known = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
         other = [n for n in info.features if n not in (*known, *info.video_keys)]
-        near = difflib.get_close_matches(name, other, n=1, cutoff=0.6)
+        near = [k for k, usual in usual_names(info.features).items() if usual == name]
+        near = near or difflib.get_close_matches(name, other, n=1, cutoff=0.6)
         hint = f" Did the writer call it {near[0]}?" if near else ""
         fix = ""
         if not near and name not in columns.AUTOMATIC:
-            short = name.rpartition(".")[2]
-            theirs = short if short in info.features else "THEIRS"
             where, out = shlex.quote(str(info.root)), shlex.quote(f"{info.root}_renamed")
-            fix = f"gaploop edit harmonise {where} --rename_map='{{{theirs}: {name}}}'"
-            fix += f" --output_dir={out}"
-            fix += "" if theirs == short else "  # THEIRS: the feature that holds it"
+            fix = f"gaploop edit harmonise {where} --rename_map='{{THEIRS: {name}}}'"
+            fix += f" --output_dir={out}  # THEIRS: the feature that holds it"
+            if not any(info.features[k].get("dtype") in NUMBERS for k in other):
+                fix = f"Record {name}, too: no feature of this dataset could be it."
         # Sets of pictures and actions alone train, too; a near name says that it was meant.
         say = findings.warn if name == columns.STATE and not near else findings.error
         say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}", fix)
@@ -228,8 +229,11 @@ def fix_info(draft: FixDraft) -> None:
         draft.did("set_fps", f"fps: {fps} → {rate}, as timestamps (and videos) have it")
         info["fps"] = rate
     elif not known:
-        info["fps"] = 30
-        draft.did("set_fps", f"fps: {fps} → 30, LeRobot's usual rate: the real one isn't known")
+        rough = _rate(draft.root, rough=True)
+        info["fps"] = rough or 30
+        why = "as timestamps have it on average" if rough else "LeRobot's usual rate: the real one"
+        why += "" if rough else " isn't known"
+        draft.did("set_fps", f"fps: {fps} → {info['fps']}, {why}")
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:
@@ -252,12 +256,22 @@ def _usable(key: str, value: Any) -> bool:
 
 
 def first_schema(root: Path) -> pa.Schema:
-    """Return the schema of the first data file that has one; an empty one without."""
+    """Return the schema of the first data file that has one; an empty one without.
+
+    Lists that are as long in every row are vectors, as LeRobot's own files store them.
+    """
     for path in layout.data_files(root):
-        try:
-            return pq.read_schema(path)
-        except DAMAGE:
-            continue
+        with contextlib.suppress(*DAMAGE):
+            schema = pq.read_schema(path)
+            lists = [f.name for f in schema if pa.types.is_list(f.type)]
+            rows = pq.read_table(path, columns=lists, partitioning=None)
+            for name in lists:
+                widths = pc.unique(pc.list_value_length(rows[name])).to_pylist()
+                if len(widths) == 1 and widths[0]:
+                    field = schema.field(name)
+                    field = field.with_type(pa.list_(field.type.value_type, widths[0]))
+                    schema = schema.set(schema.get_field_index(name), field)
+            return schema
     return pa.schema([])
 
 
@@ -279,8 +293,12 @@ def _described(kind: pa.DataType) -> dict[str, Any]:
     return {} if feature_fault(spec) else spec
 
 
-def _rate(root: Path) -> int | None:
-    """Return the rate that the timestamps count at, unless videos disagree [Hz]."""
+def _rate(root: Path, rough: bool = False) -> int | None:
+    """Return the rate that the timestamps count at, unless they or videos disagree [Hz].
+
+    Args:
+        rough: what they come to, however unevenly; nothing else is asked.
+    """
     for path in layout.data_files(root):
         try:
             table = pq.read_table(path, columns=["timestamp", "frame_index"], partitioning=None)
@@ -294,6 +312,8 @@ def _rate(root: Path) -> int | None:
         rate = float(np.median(k[later] / t[later]))
         fits = np.abs(t - k / rate) < 1e-3 + 1e-6 * t
         whole = round(rate)
+        if rough and whole:
+            return whole
         if whole < 1 or abs(rate - whole) > _RATES_AGREE * rate or fits.mean() < 0.9:
             return None
         for video in sorted((root / "videos").glob("*/*/*.mp4")):
@@ -349,17 +369,8 @@ def fix_keys(draft: FixDraft) -> dict[str, str]:
             draft.did("renamed", f"videos/{name} → videos/{kept}")
         if feature != kept:
             renamed[feature] = kept
-    # What goes by a wrong name everywhere: `actions`, `observations.state`.
-    names = (columns.ACTION, columns.STATE)
-    meant = {
-        k: best_match(k, names)
-        for k, f in features.items()
-        if k not in STANDARD
-        and not k.startswith("gap.")
-        and f.get("dtype") not in ("video", "image", "string")
-    }
-    others = {name: [k for k in meant if meant[k] == name] for name in names}
-    everywhere = {k[0]: n for n, k in others.items() if n not in features and len(k) == 1}
+    # What goes by a wrong name everywhere.
+    everywhere = usual_names(features)
     renamed |= everywhere
     stands_for |= everywhere
     if renamed:
@@ -389,9 +400,24 @@ def fix_keys(draft: FixDraft) -> dict[str, str]:
     if dropped:
         raise UnusableInputError(
             f"{draft.root.name}: data columns {', '.join(dropped)} are no features of "
-            f"{layout.INFO}, and which is meant is not clear. Rename them there."
+            f"{layout.INFO}, and which is meant is not clear. Describe or rename them there."
         )
     return stands_for
+
+
+def usual_names(features: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands for action or state by another name: `actions`, `state`; to LeRobot's."""
+    names = (columns.ACTION, columns.STATE)
+    meant = {
+        k: columns.STATE if k in ("state", "states") else best_match(k, names)
+        for k, f in features.items()
+        if k not in STANDARD
+        and not k.startswith("gap.")
+        and isinstance(f, Mapping)
+        and f.get("dtype") not in ("video", "image", "string")
+    }
+    others = {name: [k for k in meant if meant[k] == name] for name in names}
+    return {k[0]: n for n, k in others.items() if n not in features and len(k) == 1}
 
 
 def rename_features(draft: FixDraft, renamed: Mapping[str, str]) -> None:

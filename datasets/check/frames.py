@@ -587,6 +587,7 @@ def rewrite_files(
     types: dict[str, pa.DataType] = {}  # as the first file that has a column stores it
     for path in paths:
         types = {f.name: f.type for f in pq.read_schema(path)} | types
+    ordered: dict[int, Path] = {}
     for number, path in enumerate(paths):
         mine, here = rows.file[kept] == number, rows.file == number
         if not mine.any():
@@ -626,5 +627,9 @@ def rewrite_files(
             table = put(pa.field(name, kind), pa.array(values).cast(kind, safe=False))
         _, groups = np.unique(number_of[mine], return_counts=True)
         replace_table(path, table, groups.tolist())
-        text = f"{path.relative_to(draft.root)}: rows of {len(groups)} episodes in order, counted "
-        draft.did("rewrote_data", f"{text}anew")
+        ordered.update(dict.fromkeys(number_of[mine].tolist(), path))
+    if ordered:
+        first, *others = dict.fromkeys(ordered.values())
+        where = f"{first.relative_to(draft.root)}" + (f" and {len(others)} more" if others else "")
+        text = f"{where}: rows of {len(ordered)} episode{'s'[: len(ordered) != 1]} in order"
+        draft.did("rewrote_data", f"{text}, counted anew")

@@ -88,6 +88,9 @@ def check_gaps(
             text = "No gap columns: recorded elsewhere."
             fix = f"gaploop convert {shlex.quote(str(info.root))} "
             fix += f"--output_dir={shlex.quote(f'{info.root}_imported')}"
+            if columns.STATE not in info.features:  # which `convert` wants
+                fix = f"gaploop label {shlex.quote(str(info.root))} --episodes=0 --outcome=success"
+                fix += "  # the first label adds them"
         text += f" Outcome, domain and gap dimension of {whose} episodes are unknown."
         findings.items.append(Finding("no_gap_columns", severity, layout.EPISODES, text, fix))
         return

@@ -88,20 +88,24 @@ class OldDataset:
 
     def data(self, episode: int) -> Path:
         """Return an episode's data file."""
-        return self._path(self.paths[0], "", episode)
+        return self._path((self.paths[0], DATA), "", episode)
 
     def video(self, key: str, episode: int) -> Path:
         """Return an episode's video file."""
-        return self._path(self.paths[1], key, episode)
+        return self._path((self.paths[1], VIDEO), key, episode)
 
-    def _path(self, template: str, key: str, episode: int) -> Path:
+    def _path(self, templates: tuple[str, str], key: str, episode: int) -> Path:
+        """Return where the file is: as described, else where LeRobot puts it if it is there."""
         chunk = episode // self.chunk
-        name = template.format(
-            episode_chunk=chunk, chunk_index=chunk, episode_index=episode, file_index=episode,
-            video_key=key,
-        )  # fmt: skip
         where = self.info.root / layout.INFO
-        return inside(self.info.root, name, "path", where, of_snapshot=True)
+        stated, usual = (
+            inside(self.info.root, template.format(
+                episode_chunk=chunk, chunk_index=chunk, episode_index=episode, file_index=episode,
+                video_key=key,
+            ), "path", where, of_snapshot=True)
+            for template in templates
+        )  # fmt: skip
+        return usual if usual.is_file() and not stated.is_file() else stated
 
 
 def is_v2(root: Path) -> bool:
@@ -162,7 +166,8 @@ def upgrade(
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
     along. Timestamps, and the times of pictures of which there is one a row, become k / fps.
-    Columns that LeRobot's writer makes by itself are made where they are missing.
+    Columns that LeRobot's writer makes by itself are made where they are missing; a camera without
+    any video, beside others that have some, is left out.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.
@@ -177,11 +182,17 @@ def upgrade(
     for name in (n for n in columns.AUTOMATIC if n not in features):
         kind = "float32" if name == "timestamp" else "int64"
         features[name] = {"dtype": kind, "shape": (1,), "names": None}
+    wanted = old.episodes if only is None else list(only)
+    filmed = [
+        k for k in old.info.video_keys if any(old.video(k, e).is_file() for e in wanted)
+    ]  # fmt: skip
+    if videos and filmed:  # what never had a video is no camera
+        gone = set(old.info.video_keys) - set(filmed)
+        features = {k: f for k, f in features.items() if k not in gone}
     old = replace(old, info=replace(old.info, features=features))
     fix = f"Set them right in {layout.INFO}."
     with layout.reraise_as_damaged(f"{root}: LeRobot can't use its features", fix):
         schema = v3_files.arrow_schema(features)
-    wanted = old.episodes if only is None else list(only)
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []
     sums: dict[tuple[int, str], Checksums] = {}

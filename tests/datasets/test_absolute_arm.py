@@ -127,6 +127,37 @@ def test_a_fault_is_named_with_its_joint_and_size(
     assert beside <= {kind}
 
 
+def test_a_command_that_is_no_position_is_left_out() -> None:
+    """A humanoid's hands, told ±1.5 or ±3 to open, close, stood "172° off their command"."""
+    plain = recording(1)
+    for e in plain.episodes:
+        e.command[:, 3] = e.reading[:, 3] + 88.0
+    found = report(plain)
+    assert not found.findings
+    assert "another quantity" in found.untested["wrist_tilt"]
+
+
+def test_an_arm_later_than_is_looked_for_is_late_at_least_and_not_off_its_command() -> None:
+    """A public set's arm follows by 0.9 s: 0.6 s was said, and offsets of what was on its way."""
+
+    def by_27_rows(values: FloatArray, _episode: int) -> FloatArray:
+        arm_s = np.vstack([np.repeat(values[:1, :-1], 27, axis=0), values[:-27, :-1]])
+        return np.column_stack([arm_s, values[:, -1]])
+
+    found = report(recording(1, sent=by_27_rows))
+    assert [f.kind for f in found.findings][:1] == ["action_lag"]
+    assert "at least" in found.findings[0].sentence
+    assert "offset" not in {f.kind for f in found.findings}
+    assert "too late" in found.untested["offsets at rest"]
+
+
+def test_episodes_of_which_nothing_is_known_are_not_called_good() -> None:
+    """Three episodes of two frames were "new in each row, fine and quiet"."""
+    plain = recording(1, episodes=3)
+    short = tuple(replace(e, command=e.command[:2], reading=e.reading[:2]) for e in plain.episodes)
+    assert report(replace(plain, episodes=short)).good == {}
+
+
 def test_play_isnt_called_a_clipped_joint() -> None:
     """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
     sent = changed(1, lambda x, _: arm.play(x[:, None], np.array([2.4]))[0, :, 0])

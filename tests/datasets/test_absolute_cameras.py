@@ -10,7 +10,18 @@ import pytest
 from made_arms import FPS, recording
 
 from gaploop.core.messages import FloatArray
-from gaploop.datasets.absolute.cameras import RUN_S, THUMB, CameraLook, CameraTests, Run, blur
+from gaploop.datasets.absolute.cameras import (
+    BLURRED,
+    EDGE_PX,
+    RUN_S,
+    THUMB,
+    CameraLook,
+    CameraTests,
+    Run,
+    blur,
+    edge_width_px,
+    look,
+)
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import MotionRecording
 
@@ -152,10 +163,49 @@ def test_without_pictures_or_motion_nothing_is_claimed(plain: MotionRecording) -
 def test_blur_rises_as_a_picture_is_blurred() -> None:
     import cv2
 
-    sharp = scene(1).astype(np.uint8)
-    values = [blur(sharp), *(blur(cv2.GaussianBlur(sharp, (0, 0), s)) for s in (1, 2, 4))]
-    assert values == sorted(values)
-    assert values[0] < 0.5 < values[-1]
+    sharp = scene(1).astype(np.float32)
+    for measure, limit in ((blur, 0.5), (edge_width_px, EDGE_PX)):
+        values = [measure(sharp), *(measure(cv2.GaussianBlur(sharp, (0, 0), s)) for s in (1, 2, 4))]
+        assert values == sorted(values)
+        assert values[0] < limit < values[-1]
+
+
+def test_a_scene_without_edges_is_not_called_out_of_focus(plain: MotionRecording) -> None:
+    """A made scene, a block before a smooth background, was told to focus its lens."""
+    seen = camera(plain)
+    smooth = np.tile(np.linspace(20, 220, 320, dtype=np.float32), (240, 1))
+    block = smooth.copy()
+    block[100:120, 100:140] = 0.0
+    for n, picture in enumerate((smooth, block)):
+        seen.blur[n], seen.edges_px[n] = blur(picture), edge_width_px(picture)
+    assert seen.blur[0] > BLURRED
+    assert kinds(plain, seen) == {}
+
+
+def test_a_camera_before_a_scene_at_rest_is_not_called_slow(plain: MotionRecording) -> None:
+    """Of a camera that doesn't see the arm the encoder repeats pictures by itself."""
+    at_rest = camera(plain)
+    for run in at_rest.runs:
+        run.grey[:] = run.grey[:1] + 0.3 * (np.arange(len(run.grey)) // 2 % 2)[:, None, None]
+    assert "camera_rate" not in kinds(plain, at_rest)
+
+
+def test_a_hand_that_creeps_is_no_frozen_camera(plain: MotionRecording) -> None:
+    """Pictures of a simulator have no noise: two of NVIDIA's five episodes were to be deleted."""
+    creeping = camera(plain)
+    for run in creeping.runs:
+        run.grey[:] = run.grey[:1]
+        for row in range(len(run.grey)):
+            run.grey[row, 30:34, 20] += row
+    assert kinds(plain, creeping) == {}
+
+
+def test_depth_is_no_picture_to_look_at(plain: MotionRecording) -> None:
+    """Depth that stood still was called frozen, and its episodes were to be deleted."""
+    depth = {"dtype": "video", "shape": [4, 4, 1], "info": {"is_depth_map": True}}
+    info = replace(plain.info, features={**plain.info.features, "observation.images.depth": depth})
+    assert info.video_keys == ("observation.images.depth",)
+    assert look(replace(plain, info=info)) == []
 
 
 def test_which_camera_sees_the_gripper(plain: MotionRecording) -> None:

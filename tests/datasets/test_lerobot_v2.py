@@ -297,12 +297,32 @@ def test_features_are_renamed_on_the_way(
     info["features"] = {renames.get(k, k): f for k, f in info["features"].items()}
     (old / layout.INFO).write_text(json.dumps(info))
     shutil.copytree(old / "meta", tmp_path / "bare/meta")  # nothing to convert
+    bare = json.dumps(info).replace('"state"', '"joints"')
+    (tmp_path / "bare" / layout.INFO).write_text(bare)
     assert import_(tmp_path / "bare", tmp_path / "back") == 2
-    assert "--rename_map='{state: observation.state}'" in capsys.readouterr().err
-    back = f"--rename_map={{state: observation.state, image: {OVERHEAD}}}"
+    assert "--rename_map='{THEIRS: observation.state}'" in capsys.readouterr().err
+    back = f"--rename_map={{image: {OVERHEAD}}}"
     assert import_(old, tmp_path / "back", back) == 0
+    assert "feature state → observation.state" in capsys.readouterr().out
     assert errors(tmp_path / "back") == []
     require_same(published, tmp_path / "back", (0, 1, 2, 3))
+
+
+def test_files_are_found_where_lerobot_puts_them_and_a_camera_without_any_is_left_out(
+    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NVIDIA's `robot_sim.PickNPlace` states `chunk-{episode_index:03d}` and a second camera.
+
+    Nothing of it could be read: one episode of five was where it should be, without that camera.
+    """
+    info = json.loads((old / layout.INFO).read_text())
+    for name in ("data_path", "video_path"):
+        info[name] = info[name].replace("{episode_chunk", "{episode_index")
+    info["features"]["observation.images.egoview"] = info["features"][OVERHEAD]
+    (old / layout.INFO).write_text(json.dumps(info))
+    assert import_(old, tmp_path / "new") == 0
+    assert "observation.images.egoview is left out" in capsys.readouterr().out
+    assert set(layout.read_info(tmp_path / "new").video_keys) == {OVERHEAD}
 
 
 def test_a_journal_given_as_the_dataset_is_told(

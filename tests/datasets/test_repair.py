@@ -391,6 +391,29 @@ def test_what_would_be_left_out_is_listed_and_needs_a_yes_of_its_own(
     assert len(layout.episode_rows(root)) == 3
 
 
+def test_a_lost_description_is_made_of_lists_and_uneven_times(
+    published: Path, tmp_path: Path
+) -> None:
+    """A public set of two SO-100, its vectors plain lists and its times a clock's, was refused."""
+    root = Path(shutil.copytree(published, tmp_path / "set"))
+    (root / layout.INFO).unlink()
+    for path in layout.data_files(root):
+        table = pq.read_table(path)
+        for at, field in enumerate(table.schema):
+            if pa.types.is_fixed_size_list(field.type):
+                rows = pa.array(table[field.name].to_pylist(), pa.list_(pa.float64()))
+                table = table.set_column(at, field.name, rows)
+        clock = np.asarray(table["frame_index"]) * 0.0535 + np.asarray(table["index"]) % 2 * 0.002
+        at = table.schema.get_field_index("timestamp")
+        table = table.set_column(at, "timestamp", pa.array(clock))
+        pq.write_table(table.replace_schema_metadata(None), path)
+    shutil.rmtree(root / "videos")
+    done = fix(root, FixOptions())
+    assert done.lost == ()
+    info = layout.read_info(root)
+    assert (info.fps, info.width(columns.STATE)) == (19, 3)
+
+
 def test_rows_that_the_table_has_too_many_of_are_not_missed(
     published: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim.predicates import Criterion
+from gaploop.sim.roles import find_roles
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.world import GymWorld, WorldSpec
 
@@ -171,6 +172,7 @@ def test_a_station_may_judge_more_strictly(scene: Path) -> None:
         ("{lifted: ball}", "{raised: ball}", "Unknown predicate 'raised'"),
         ("home_deg: {x: 0.1", "home_deg: {xx: 0.1", "Unknown joint 'xx'"),
         ("fps: 25", "fsp: 25", "Did you mean 'fps'"),
+        ("fps: 25", "gripper: {joint: jaw}", "position servo 'jaw' .*gripper. One of: x, y, z"),
         ("y_m: -0.1", "y_m: [0, 1, 2]", r"\[low, high\]"),
         ("within_m: 0.08", "within_m: -.08m", "must be a number"),
     ],
@@ -178,6 +180,15 @@ def test_a_station_may_judge_more_strictly(scene: Path) -> None:
 def test_a_slip_in_the_file_is_named(scene: Path, old: str, new: str, words: str) -> None:
     with pytest.raises(UnusableInputError, match=words):
         SceneWorld(load_scene(said(scene, old, new)))
+
+
+def test_the_gripper_is_the_one_that_the_file_names(scene: Path) -> None:
+    """Koch's `joint_6` wasn't taken for a jaw: "no gripper was found", though the file named it."""
+    line = next(line for line in SCENE.splitlines() if line.startswith("success"))
+    file = said(scene, line, "success: {held: ball}\ngripper: {joint: z, open: 0.1, closed: 0}")
+    world = SceneWorld(load_scene(file))
+    assert world.state.hands == [{world.model.body("hand").id, world.model.body("arm").id}]
+    assert "gripper" not in find_roles(world.model, world.data, jaw=world.jaw).doubts
 
 
 def test_a_gap_acts_in_a_scene_and_severity_zero_is_the_scene_to_the_bit(scene: Path) -> None:
