@@ -73,13 +73,12 @@ class DriveLog:
         """Physics steps up to the last reading."""
         return int(np.ceil(self.t_s[-1] / TIMESTEP_S - 1e-6))
 
-    def goals(self, latency_s: float) -> FloatArray:
-        """Return the goals that reach the servos [rad], shape (steps, n_joints).
+    def goals(self, late_steps: int) -> FloatArray:
+        """Return the goals that reach the servos so many steps late [rad], (steps, n_joints).
 
-        A goal that comes within a step counts for the rest of it, so that what is simulated
-        changes steadily with the delay. For delays of whole steps it is what `CommandPath` does.
+        A goal that comes within a step counts for the rest of it.
         """
-        edges = np.arange(self.steps + 1) * TIMESTEP_S - latency_s
+        edges = (np.arange(self.steps + 1) - late_steps) * TIMESTEP_S
         before = np.concatenate([self.q_rad[:1], self.goal_rad])
         at = np.searchsorted(self.goal_t_s, edges[:-1] + 1e-9, side="right")
         arrives = np.append(self.goal_t_s, np.inf)[at]
@@ -317,6 +316,7 @@ class OpenLoopArm:
             commands.append(on.commands)
             zeros.append(on.sensors.zero_rad)
         zero, first = np.stack(zeros), models[0]
+        late = [divmod(path.latency_s / TIMESTEP_S + 1e-6, 1.0) for path in commands]
         servos = [first.actuator(name).id for name in self.arm.joint_names]
         qpos = [int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS  # the time, then positions
@@ -335,11 +335,13 @@ class OpenLoopArm:
             after, _ = rollout.rollout(
                 models, self._datas, np.stack(starts), control, persistent_pool=True
             )
-            # A row a physics step; readings lie between them.
-            place = log.t_s / TIMESTEP_S
-            row = np.minimum(place.astype(int), log.steps - 1)
-            share = np.clip(place - row, 0.0, 1.0)[:, None]
             for k, offset in enumerate(zero):
+                # A row a physics step; readings lie between them, and what is left of the delay
+                # shifts the whole path. A stiff servo at its torque limit doesn't feel a part of
+                # a goal: the error was a staircase, on whose steps a fit of the delay stood still.
+                place = np.maximum(log.t_s / TIMESTEP_S - late[k][1], 0.0)
+                row = np.minimum(place.astype(int), log.steps - 1)
+                share = np.clip(place - row, 0.0, 1.0)[:, None]
                 path = np.concatenate([starts[k][None, read], after[k][:, read]]) + offset
                 found[k].append(np.asarray(path[row] + share * (path[row + 1] - path[row])))
         return found
@@ -352,7 +354,8 @@ class OpenLoopArm:
         """
         found = []
         for log in self.logs:
-            goals = np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
+            late = [int(path.latency_s / TIMESTEP_S + 1e-6) for path in paths]
+            goals = np.clip([log.goals(steps) for steps in late], *self._limits_rad)
             shape = goals[0, 0].shape
             for path, of_path in zip(paths, goals, strict=True):
                 step_rad = np.broadcast_to(path.speed_limit_rad_s, shape) * TIMESTEP_S

@@ -208,7 +208,7 @@ def test_goals_of_whole_steps_arrive_as_on_the_command_path() -> None:
     path.latency_s = 0.065
     path.reset(np.zeros(6), [0])
     pending = list(zip(goal_t_s, goals, strict=True))
-    for step, arrived in enumerate(log.goals(0.065)):
+    for step, arrived in enumerate(log.goals(13)):
         t_s = step * TIMESTEP_S
         while pending and pending[0][0] <= t_s + 1e-9:
             path.push(*pending.pop(0))
