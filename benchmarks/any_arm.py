@@ -33,7 +33,8 @@ STEP_RAD: Final = 0.0015
 """Steps of the readings [rad]."""
 FAULTS: Final[Mapping[str, tuple[float, float]]] = {
     "speed_limit_rad_s": (0.3, 1.0), "gain_factor": (0.03, 0.15), "backlash_rad": (0.03, 0.08),
-    "torque_factor": (0.1, 0.3), "friction_nm": (0.02, 0.05),
+    "torque_factor": (0.05, 0.15), "friction_nm": (0.02, 0.05),
+    "acceleration_limit_rad_s2": (1.5, 4.0),
 }  # fmt: skip
 """Of one joint; friction as the angle [rad] by which its servo stays behind."""
 DELAYS_S: Final = (0.06, 0.15, 0.27)

@@ -133,6 +133,10 @@ QUANTITIES: Final = (
         (3.0, 1.8, 1.1, 0.7, 0.45), 0.5, 0.01,
     ),
     Quantity(
+        "acceleration_limit_rad_s2", (DRIVES, "acceleration_limit_rad_s2"), "inverse",
+        (12.0, 6.0, 3.0, 1.5), 0.15, 0.003,
+    ),
+    Quantity(
         "torque_factor", (DRIVES, "torque_factor"), "log", (0.6, 0.35, 0.2, 0.12),
         math.log(2.0), 0.02,
     ),
@@ -399,6 +403,13 @@ class DriveFitter:
         price = math.log(count) + 2.0 * math.log(len(candidates(self.arm)))
         return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * price
 
+    def late(self) -> FloatArray:
+        """Return the errors with the delay alone that explains most [rad], (n, n_joints)."""
+        late = [Candidate(*LATENCY.shared, "", None, LATENCY)]
+        tries = self.errors([merged({}, late, [x]) for x in (0.0, *LATENCY.starts)])
+        best = int(np.argmin([self.cost(error).sum() for error in tries]))
+        return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
+
     def choose(self, judge: DriveFitter) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
         """Return the parameters that the logs speak for, and what each added one brought.
 
@@ -632,11 +643,13 @@ def fit_drives(
     for goals, way in ways.items():
         learn, judge = _held_out([list(log.pieces()) for log in way])
         fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        late = Candidate(*LATENCY.shared, "", None, LATENCY)
-        error = fitter.fit([late], [LATENCY.starts[3]], QUICK).error if len(ways) > 1 else None
-        cost = 0.0 if error is None else float((fitter.cost(error) / fitter.alike(error)).sum())
-        tried.append((cost, goals, way, judge, fitter))
-    _, goals, way, judge, fitter = min(tried, key=lambda one: one[0])
+        tried.append((goals, way, judge, fitter, fitter.late() if len(ways) > 1 else None))
+    # By the same count of neighbours that are one: a poor fit's would make it look less poor.
+    counts = [fitter.alike(late) for *_, fitter, late in tried if late is not None]
+    goals, way, judge, fitter, _ = min(
+        tried, key=lambda one: 0.0 if one[4] is None
+        else float((one[3].cost(one[4]) / np.minimum.reduce(counts)).sum()),
+    )  # fmt: skip
     found, steps, rival = fitter.choose(DriveFitter(arm, judge, advance))
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns

@@ -7,6 +7,7 @@ are cut where the arm rests, so that each piece begins from a known state.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -360,20 +361,28 @@ class OpenLoopArm:
             for path, of_path in zip(paths, goals, strict=True):
                 step_rad = np.broadcast_to(path.speed_limit_rad_s, shape) * TIMESTEP_S
                 half_rad = 0.5 * np.broadcast_to(path.play_rad, shape)
-                for j in np.flatnonzero(np.isfinite(step_rad) | (half_rad > 0.0)):
-                    at, most, half = (float(a[j]) for a in (log.q_rad[0], step_rad, half_rad))
-                    of_path[:, j] = _followed(of_path[:, j].tolist(), at, most, half)
+                ramp = np.broadcast_to(path.acceleration_limit_rad_s2, shape) * TIMESTEP_S**2
+                limits = (log.q_rad[0], step_rad, ramp, half_rad)
+                for j in np.flatnonzero(np.isfinite(np.minimum(step_rad, ramp)) | (half_rad > 0.0)):
+                    of_path[:, j] = _followed(of_path[:, j].tolist(), *(float(a[j]) for a in limits))
             found.append(goals)
         return found
 
 
-def _followed(goals: list[float], at: float, most: float, half: float) -> list[float]:
-    """Return one joint's set points [rad] behind a speed limit, by step, and half its play."""
-    slewed = out = at
+def _followed(
+    goals: list[float], at: float, most: float, ramp: float, half: float
+) -> list[float]:
+    """Return one joint's set points [rad] behind limits of a step and its change, and half play."""
+    slewed, out, step = at, at, 0.0
     found = []
     for goal in goals:
         change = goal - slewed
-        slewed += most if change > most else -most if change < -most else change
+        top = most
+        if ramp < math.inf:
+            top = min(most, math.sqrt(2.0 * ramp * max(abs(change), 1e-12)))
+        change = top if change > top else -top if change < -top else change
+        step = min(max(change, step - ramp), step + ramp)
+        slewed += step
         low, high = slewed - half, slewed + half
         out = low if out < low else high if out > high else out
         found.append(out)

@@ -187,7 +187,7 @@ def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -
             "actuator_response.latency": {"latency_s": 0.02},
             "actuator_response.drives": {
                 "elbow_flex.backlash_rad": 0.03, "wrist_roll.speed_limit_rad_s": 0.3,
-                "shoulder_lift.torque_factor": 0.3,
+                "shoulder_lift.torque_factor": 0.3, "wrist_flex.acceleration_limit_rad_s2": 2.0,
             },
         },
     ],
