@@ -1,9 +1,9 @@
 """`benchmarks any_arm`: drives planted into arms by their MJCF files, and whether they are found.
 
-Each station is an arm whose drives have a delay and two faults of single joints; it is recorded as
-LeRobot would, at 30 frames a second, and identified by its file alone. Printed: what was named, how
-often a 90 % interval holds the true value, errors on held-out motion. Sim-to-sim: fit and station
-share one model.
+Each station is an arm with one fault of its drives, none, or a delay and the faults of two joints;
+it is recorded as LeRobot would, at 30 frames a second, and identified by its file alone. Printed:
+what was named, how often a 90 % interval holds the true value, errors on held-out motion.
+Sim-to-sim: fit and station share one model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import options
+from gaploop.sim.identification.drives import fit_drives
+from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm
+from gaploop.sim.identification.servo_arm import ServoArm
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
@@ -29,9 +32,14 @@ FPS: Final = 30
 STEP_RAD: Final = 0.0015
 """Steps of the readings [rad]."""
 FAULTS: Final[Mapping[str, tuple[float, float]]] = {
-    "speed_limit_rad_s": (0.3, 1.0), "gain_factor": (0.05, 0.3), "backlash_rad": (0.03, 0.08),
-    "torque_factor": (0.1, 0.3),
+    "speed_limit_rad_s": (0.3, 1.0), "gain_factor": (0.03, 0.15), "backlash_rad": (0.03, 0.08),
+    "torque_factor": (0.05, 0.15), "friction_nm": (0.02, 0.05),
+    "acceleration_limit_rad_s2": (1.5, 4.0),
 }  # fmt: skip
+"""Of one joint; friction as the angle [rad] by which its servo stays behind."""
+DELAYS_S: Final = (0.06, 0.15, 0.27)
+TWO: Final = "a delay and two joints"
+KINDS: Final = ("nominal", *(f"{s * 1e3:.0f} ms" for s in DELAYS_S), *FAULTS, TWO)
 
 
 def models() -> list[Path]:
@@ -45,9 +53,6 @@ def models() -> list[Path]:
 
 def planted_take(mjcf: Path, planted: Mapping[str, Any], seed: int, seconds: float = 8.0) -> Take:
     """Return frames of an arm with these drives: goals as a person might send them, readings."""
-    from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm
-    from gaploop.sim.identification.servo_arm import ServoArm
-
     arm, rng = ServoArm(mjcf), np.random.default_rng(seed)
     n, t_s = len(arm.joint_names), np.arange(round(seconds * FPS)) / FPS
     hz, size_rad = rng.uniform(0.1, 0.5, (2, n)), 0.12 * np.ptp(arm.limits_rad, axis=1)
@@ -61,61 +66,74 @@ def planted_take(mjcf: Path, planted: Mapping[str, Any], seed: int, seconds: flo
     return Take(info, Outcome.SUCCESS, frames, Telemetry(np.empty(0), {}))
 
 
-def _station(mjcf: Path, seed: int) -> dict[str, Any]:
-    from gaploop.sim.identification.drives import fit_drives
-    from gaploop.sim.identification.servo_arm import ServoArm
+def _planted(kind: str, mjcf: Path, seed: int) -> dict[str, dict[str, float]]:
+    """Draw the faults of a station of this kind."""
+    arm, rng = ServoArm(mjcf), np.random.default_rng([seed, KINDS.index(kind)])
+    late_s = {f"{s * 1e3:.0f} ms": s for s in DELAYS_S}.get(kind, 0.0)
+    faults = [kind] if kind in FAULTS else []
+    if kind == TWO:
+        late_s, faults = float(rng.uniform(0.03, 0.15)), list(rng.choice(list(FAULTS), 2, False))
+    drives = dict[str, float]()
+    for joint, fault in zip(rng.choice(arm.joint_names, len(faults), False), faults, strict=True):
+        value = float(rng.uniform(*FAULTS[fault]))
+        if fault == "friction_nm":
+            servo = arm.model.actuator(joint)
+            value *= servo.gainprm[0]
+            value = min(value, 3.0, 0.3 * (float(servo.forcerange[1]) or np.inf))
+        drives[f"{joint}.{fault}"] = value
+    late = {"actuator_response.latency": {"latency_s": late_s}} if late_s else {}
+    return late | ({"actuator_response.drives": drives} if drives else {})
 
-    rng, arm = np.random.default_rng([seed, 42]), ServoArm(mjcf)
-    joints = rng.choice(arm.joint_names, 2, replace=False)
-    faults = rng.choice(list(FAULTS), 2, replace=False)
-    true = {"latency_s": float(rng.uniform(0.03, 0.15))}
-    drives = {
-        f"{j}.{f}": float(rng.uniform(*FAULTS[f])) for j, f in zip(joints, faults, strict=True)
-    }
-    planted = {"actuator_response.latency": dict(true), "actuator_response.drives": drives}
+
+def _station(kind: str, mjcf: Path, seed: int) -> dict[str, Any]:
+    planted = _planted(kind, mjcf, seed)
     takes = [planted_take(mjcf, planted, 100 * seed + k) for k in range(2)]
-    began_s, true = time.process_time(), true | drives
-    found = fit_drives(takes, arm)
+    began_s, true = time.process_time(), {k: v for p in planted.values() for k, v in p.items()}
+    found = fit_drives(takes, ServoArm(mjcf))
     by_key = {p.key: p for p in found.parameters if p.name.startswith("actuator_response")}
     return {
-        "model": mjcf.stem, "seed": seed, "true": true,
+        "kind": kind, "model": mjcf.stem, "seed": seed, "true": true,
         "named": [k for k in true if by_key[k].differs],
         "others": [p.key for p in by_key.values() if p.differs and p.key not in true],
         "holds": [k for k in true if by_key[k].interval[0] <= true[k] <= by_key[k].interval[1]],
         "error_by_joint": found.fit["error_by_joint"],
-        "cpu_s": time.process_time() - began_s,
+        "cut_short": found.fit["cut_short"], "cpu_s": time.process_time() - began_s,
     }  # fmt: skip
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Identify `n` stations of each model; those that the folder holds aren't done again."""
+    """Identify `n` stations of each kind and model; those that the folder holds aren't done again.
+
+    Models in the folder `config.data` are taken instead of those that come with packages.
+    """
     file = folder / "arms.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    work = [(m, config.seed + k) for k in range(config.n or 2) for m in models()]
+    files = sorted(config.data.glob("*.xml")) if config.data else models()
+    work = [(k, m, config.seed + n) for n in range(config.n or 1) for k in KINDS for m in files]
     with options.progress("Identifying", len(work)) as advance, file.open("a") as kept:
         advance(len(rows))
-        for mjcf, seed in work[len(rows) :]:
-            rows.append(json.loads(json.dumps(options.jsonable(_station(mjcf, seed)))))
+        for station in work[len(rows) :]:
+            rows.append(json.loads(json.dumps(options.jsonable(_station(*station)))))
             print(json.dumps(rows[-1]), file=kept, flush=True)
             advance()
     return {"evidence": "sim-to-sim", "rows": rows}
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the figures as a Markdown table."""
+    """Return the figures as a Markdown table; right is what names all that is planted, no more."""
     lines = [
-        "| model | stations | planted | named | in the 90 % interval | others named | "
-        "held-out error [mrad]: did as told, nominal, fitted | seconds (CPU) |",
-        "|---" * 8 + "|",
+        "| planted | stations | right | with others named | faults: planted, named, in the 90 % "
+        "interval | held-out error [mrad]: did as told, nominal, fitted | seconds (CPU) |",
+        "|---" * 7 + "|",
     ]
-    for model in dict.fromkeys(r["model"] for r in result["rows"]):
-        rows = [r for r in result["rows"] if r["model"] == model]
-        planted, named, holds, others = (
-            sum(len(r[k]) for r in rows) for k in ("true", "named", "holds", "others")
-        )
-        errors = np.mean([list(r["error_by_joint"].values()) for r in rows], axis=(0, 1)) * 1e3
+    for kind in (*dict.fromkeys(r["kind"] for r in result["rows"]), "all"):
+        rows = [r for r in result["rows"] if kind in (r["kind"], "all")]
+        planted, named, holds = (sum(len(r[k]) for r in rows) for k in ("true", "named", "holds"))
+        right = sum(len(r["named"]) == len(r["true"]) and not r["others"] for r in rows)
+        errors = np.mean([np.mean(list(r["error_by_joint"].values()), 0) for r in rows], 0) * 1e3
         lines.append(
-            f"| {model} | {len(rows)} | {planted} | {named} | {holds} | {others} | "
-            f"{', '.join(f'{e:.1f}' for e in errors)} | {np.mean([r['cpu_s'] for r in rows]):.0f} |"
+            f"| {kind} | {len(rows)} | {right} | {sum(bool(r['others']) for r in rows)} | "
+            f"{planted}, {named}, {holds} | {', '.join(f'{e:.1f}' for e in errors)} | "
+            f"{np.mean([r['cpu_s'] for r in rows]):.0f} |"
         )
     return "\n".join(lines)

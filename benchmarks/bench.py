@@ -149,6 +149,7 @@ class BenchConfig:
     vla_gpu: a dataset to train on.
     base_vision: a folder of photos that pictures are trained before; made-up ones unless given.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
+    any_arm: a folder of MJCF files, instead of those that come with packages.
     absolute, noise, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
     people: a folder with images/*.jpg and labels/*.txt in YOLO's layout.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.

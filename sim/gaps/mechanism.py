@@ -394,13 +394,16 @@ class Heat:
 class CommandPath:
     """The third applier: from a goal to the servos' set point.
 
-    Dead time, then faults, then a speed limit, then play; each is absent unless asked for.
+    Dead time, then faults, then limits of speed and acceleration, then play; each is absent unless
+    asked for.
 
     Attributes:
         latency_s: dead time [s].
         play_rad: how far a joint turns before its servo feels it [rad]; one for all joints, or any
             shape that broadcasts with the goals'.
         speed_limit_rad_s: fastest change of a set point [rad/s]; likewise.
+        acceleration_limit_rad_s2: fastest change of that, as servos have that ramp their goals
+            [rad/s²]; likewise. It brakes in time to stop at the goal.
         faults: what loses goals, by the key of its mechanism.
         heat: what a session's heat does, or None.
     """
@@ -410,17 +413,20 @@ class CommandPath:
         self.latency_s = 0.0
         self.play_rad: float | Vector = 0.0
         self.speed_limit_rad_s: float | Vector = np.inf
+        self.acceleration_limit_rad_s2: float | Vector = np.inf
         self.faults: dict[str, GoalFault] = {}
         self.heat: Heat | None = None
         self._pending: deque[tuple[float, Vector]] = deque()
 
     def reset(self, q_rad: Vector, seed: Sequence[int]) -> None:
         """Start a take at rest at `q_rad` [rad]; `seed` draws what the faults do."""
-        limited = bool(np.isfinite(self.speed_limit_rad_s).any())
+        self._ramps = bool(np.isfinite(self.acceleration_limit_rad_s2).any())
+        limited = self._ramps or bool(np.isfinite(self.speed_limit_rad_s).any())
         has_play = bool(np.any(self.play_rad))
         self.active = bool(self.latency_s or has_play or limited or self.faults)
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
+        self._step_rad = np.zeros_like(q_rad)
         for key, fault in self.faults.items():
             fault.reset(stream(seed, key))
 
@@ -437,7 +443,14 @@ class CommandPath:
             self._goal = goal
         step_rad = self.speed_limit_rad_s * self._timestep_s
         # np.clip takes twice as long on small arrays, and this runs at every physics step.
-        self._slewed += np.maximum(np.minimum(self._goal - self._slewed, step_rad), -step_rad)
+        change = np.maximum(np.minimum(self._goal - self._slewed, step_rad), -step_rad)
+        if self._ramps:
+            ramp_rad = self.acceleration_limit_rad_s2 * self._timestep_s**2
+            most = np.sqrt(2.0 * ramp_rad * np.maximum(np.abs(self._goal - self._slewed), 1e-12))
+            change = np.maximum(np.minimum(change, most), -most)
+            low, high = self._step_rad - ramp_rad, self._step_rad + ramp_rad
+            change = self._step_rad = np.maximum(np.minimum(change, high), low)
+        self._slewed += change
         half = 0.5 * self.play_rad
         self._out = np.maximum(np.minimum(self._out, self._slewed + half), self._slewed - half)
         return self._out

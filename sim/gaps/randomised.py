@@ -450,6 +450,7 @@ SHARED: Final = (
     Parameter("torque_factor", "1", 0.01, 5.0, 1.0),
     Parameter("damping_factor", "1", 0.01, 100.0, 1.0),
     Parameter("armature_factor", "1", 0.05, 50.0, 1.0),
+    Parameter("acceleration_limit_rad_s2", "rad/s²", 0.2, math.inf, math.inf),
 )
 """What is said of all drives here, for want of a mechanism that does."""
 PER_JOINT: Final = (
@@ -521,12 +522,16 @@ class _Drives(Mechanism):
             model.dof_damping[dof] *= damping
             model.dof_armature[dof] *= p["armature_factor"] * of(joint, "armature_factor")
 
-        play, limit = (
+        ramp = "acceleration_limit_rad_s2"
+        play, limit, ramps = (
             np.array([of(j, quantity) if j else nominal for j in joints])
-            for quantity, nominal in (("backlash_rad", 0.0), ("speed_limit_rad_s", np.inf))
-        )
+            for quantity, nominal in (
+                ("backlash_rad", 0.0), ("speed_limit_rad_s", np.inf), (ramp, np.inf),
+            )
+        )  # fmt: skip
         on.commands.play_rad = on.commands.play_rad + play
         on.commands.speed_limit_rad_s = np.minimum(on.commands.speed_limit_rad_s, limit)
+        on.commands.acceleration_limit_rad_s2 = np.minimum(p[ramp], ramps)
 
 
 class _TableFriction(Mechanism):

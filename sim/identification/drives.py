@@ -56,7 +56,10 @@ LEAST_EFFECT_RAD: Final = ENCODER_STEP_RAD / 2
 CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
 """An error below this is as good as encoders are; a larger one leaves something unexplained."""
 LEAST_GAIN: Final = 0.3
-"""Unless the error on what was held out falls by this share, nothing is named."""
+"""Unless the error on what was held out falls by this share, nothing is named; nor is a parameter
+without which it grows by less in every joint."""
+ALL_BUT: Final = 0.05
+"""A single parameter that leaves no more of the error than this share has no rival."""
 CLEAR: Final = 6.0
 """Difference of the criterion from which on the better of two is clear (Kass and Raftery 1995)."""
 UNLIKE: Final = 3.0
@@ -128,6 +131,10 @@ QUANTITIES: Final = (
     Quantity(
         "speed_limit_rad_s", (f"{_A}.slow", "speed_limit_rad_s"), "inverse",
         (3.0, 1.8, 1.1, 0.7, 0.45), 0.5, 0.01,
+    ),
+    Quantity(
+        "acceleration_limit_rad_s2", (DRIVES, "acceleration_limit_rad_s2"), "inverse",
+        (12.0, 6.0, 3.0, 1.5), 0.15, 0.003,
     ),
     Quantity(
         "torque_factor", (DRIVES, "torque_factor"), "log", (0.6, 0.35, 0.2, 0.12),
@@ -260,6 +267,8 @@ class DriveFitter:
         self._n = len(arm.arm_columns)
         self._read = np.concatenate([log.q_rad[:, arm.arm_columns] for log in logs])
         self._floor_rad = math.hypot(ENCODER_STEP_RAD / math.sqrt(12), LEAST_ERROR_RAD)
+        # Below this a joint's error can't fall by enough for anything to be named.
+        self._open_rad = self._floor_rad / (1 - LEAST_GAIN)
         block, first = [], 0
         for log in logs:
             within = (log.t_s / BLOCK_S).astype(int)
@@ -394,24 +403,34 @@ class DriveFitter:
         price = math.log(count) + 2.0 * math.log(len(candidates(self.arm)))
         return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * price
 
-    def choose(self) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
+    def late(self) -> FloatArray:
+        """Return the errors with the delay alone that explains most [rad], (n, n_joints)."""
+        late = [Candidate(*LATENCY.shared, "", None, LATENCY)]
+        tries = self.errors([merged({}, late, [x]) for x in (0.0, *LATENCY.starts)])
+        best = int(np.argmin([self.cost(error).sum() for error in tries]))
+        return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
+
+    def choose(self, judge: DriveFitter) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
         """Return the parameters that the logs speak for, and what each added one brought.
 
         And others that explain them nearly as well: of the two sets one is right.
 
         What lowers the criterion most at first may be wrong: a weak gain looks like a delay until
         friction is there as well. So where one parameter doesn't explain it all, the next best
-        beginning is followed too, and the better end counts.
+        beginning is followed too, and the better end counts. What motion that was held out (of
+        `judge`) does as well without is dropped from either.
         """
         nominal = self.at((), ())
         begun = self._begun(nominal)
-        ends = [self._grown(nominal, begun[:1])]
+        ends = [self._grown(nominal, begun[:1], judge)]
         first = ends[0][0]
-        one = len(first.chosen) == 1 and self._is_at_floor(first.error)
+        most = np.maximum(ALL_BUT * self._spread(nominal.error), self._open_rad)
+        one = len(first.chosen) == 1 and bool((self._spread(first.error) < most).all())
         if 0 < len(first.chosen) <= RIVALS and not one:
             used = begun[0].chosen[0].quantity
             others = [f for f in begun if f.chosen[0].quantity is not used]
-            ends.append(self._grown(nominal, [f for f in others if not f.chosen[0].joint][:1]))
+            others = [f for f in others if not f.chosen[0].joint]
+            ends.append(self._grown(nominal, others[:1], judge))
         alike = np.minimum.reduce([self.alike(fit.error) for fit, _ in ends])
         (best, steps), *rest = sorted(ends, key=lambda end: self.bic(end[0], alike))
         rivals = [fit for fit, _ in rest if {*fit.chosen} != {*best.chosen}
@@ -425,7 +444,11 @@ class DriveFitter:
         looked at for itself; what is fitted already may give way, as far as its slopes tell.
         """
         alike = self.alike(best.error)
-        own = [c for c in candidates(self.arm) if c not in best.chosen]
+        open_ = self._spread(best.error) > self._open_rad
+        own = [c for c in candidates(self.arm)
+               if c not in best.chosen and (open_.any() if c.column is None else open_[c.column])]
+        if not own:
+            return []
         tries = [(q, start) for q in (LATENCY, *QUANTITIES) for start in q.starts]
         settings = []
         for quantity, start in tries:
@@ -450,15 +473,18 @@ class DriveFitter:
         worth += [(c,) for c in by_gain if not c.joint][: SHARED_FITTED + 2 * (not best.chosen)]
         worth += [(c,) for c in joints[: JOINTS_FITTED if len(each) < 2 else 1]]
         worth += [tuple(each.values())] if len(each) > 1 else []
-        if self._is_at_floor(best.error):
-            worth = [w for w in worth if found[w[0]][0] > 0]  # little is left to be explained
         fits = [
             self.fit((*best.chosen, *w), (*best.x, *(found[c][1] for c in w)), QUICK) for w in worth
         ]
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
-    def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
-        """Add parameters as long as the criterion falls; `begun` has the best fit first."""
+    def _grown(
+        self, best: Fit, begun: Sequence[Fit], judge: DriveFitter
+    ) -> tuple[Fit, list[dict[str, Any]]]:
+        """Add parameters as long as the criterion falls; `begun` has the best fit first.
+
+        Then drop those that `judge` doesn't need.
+        """
         steps = [_step(best, None, 0.0)]
         while begun and len(best.chosen) < MOST_ADDED and self.steps < MOST_STEPS:
             alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
@@ -471,10 +497,19 @@ class DriveFitter:
                 break
             steps += [_step(best, c, drop / len(added)) for c in added]
             begun = self._begun(best)
+        while best.chosen:
+            has = judge.spread(best)
+            without = [self.fit(*best.start(k), QUICK) for k in range(len(best.chosen))]
+            grown = [float((judge.spread(fit) / has).max()) for fit in without]
+            least = int(np.argmin(grown))
+            if grown[least] >= (UNLIKE if self.steps >= MOST_STEPS else 1 / (1 - LEAST_GAIN)):
+                break
+            best = without[least]
         return best, steps
 
-    def _is_at_floor(self, error: FloatArray) -> bool:
-        return bool((self._spread(error) < 1.05 * self._floor_rad).all())
+    def spread(self, fit: Fit) -> FloatArray:
+        """Return the scale of a fit's errors on these logs, joint by joint [rad]."""
+        return self._spread(self.errors([fit.setting])[0])
 
     def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
         """Return errors once what is fitted already gave way, by its slopes."""
@@ -608,12 +643,14 @@ def fit_drives(
     for goals, way in ways.items():
         learn, judge = _held_out([list(log.pieces()) for log in way])
         fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        late = Candidate(*LATENCY.shared, "", None, LATENCY)
-        error = fitter.fit([late], [LATENCY.starts[3]], QUICK).error if len(ways) > 1 else None
-        cost = 0.0 if error is None else float((fitter.cost(error) / fitter.alike(error)).sum())
-        tried.append((cost, goals, way, judge, fitter))
-    _, goals, way, judge, fitter = min(tried, key=lambda one: one[0])
-    found, steps, rival = fitter.choose()
+        tried.append((goals, way, judge, fitter, fitter.late() if len(ways) > 1 else None))
+    # By the same count of neighbours that are one: a poor fit's would make it look less poor.
+    counts = [fitter.alike(late) for *_, fitter, late in tried if late is not None]
+    goals, way, judge, fitter, _ = min(
+        tried, key=lambda one: 0.0 if one[4] is None
+        else float((one[3].cost(one[4]) / np.minimum.reduce(counts)).sum()),
+    )  # fmt: skip
+    found, steps, rival = fitter.choose(DriveFitter(arm, judge, advance))
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
     curves = [

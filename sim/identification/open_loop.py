@@ -7,6 +7,7 @@ are cut where the arm rests, so that each piece begins from a known state.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,13 +74,12 @@ class DriveLog:
         """Physics steps up to the last reading."""
         return int(np.ceil(self.t_s[-1] / TIMESTEP_S - 1e-6))
 
-    def goals(self, latency_s: float) -> FloatArray:
-        """Return the goals that reach the servos [rad], shape (steps, n_joints).
+    def goals(self, late_steps: int) -> FloatArray:
+        """Return the goals that reach the servos so many steps late [rad], (steps, n_joints).
 
-        A goal that comes within a step counts for the rest of it, so that what is simulated
-        changes steadily with the delay. For delays of whole steps it is what `CommandPath` does.
+        A goal that comes within a step counts for the rest of it.
         """
-        edges = np.arange(self.steps + 1) * TIMESTEP_S - latency_s
+        edges = (np.arange(self.steps + 1) - late_steps) * TIMESTEP_S
         before = np.concatenate([self.q_rad[:1], self.goal_rad])
         at = np.searchsorted(self.goal_t_s, edges[:-1] + 1e-9, side="right")
         arrives = np.append(self.goal_t_s, np.inf)[at]
@@ -317,6 +317,7 @@ class OpenLoopArm:
             commands.append(on.commands)
             zeros.append(on.sensors.zero_rad)
         zero, first = np.stack(zeros), models[0]
+        late = [divmod(path.latency_s / TIMESTEP_S + 1e-6, 1.0) for path in commands]
         servos = [first.actuator(name).id for name in self.arm.joint_names]
         qpos = [int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS  # the time, then positions
@@ -335,11 +336,13 @@ class OpenLoopArm:
             after, _ = rollout.rollout(
                 models, self._datas, np.stack(starts), control, persistent_pool=True
             )
-            # A row a physics step; readings lie between them.
-            place = log.t_s / TIMESTEP_S
-            row = np.minimum(place.astype(int), log.steps - 1)
-            share = np.clip(place - row, 0.0, 1.0)[:, None]
             for k, offset in enumerate(zero):
+                # A row a physics step; readings lie between them, and what is left of the delay
+                # shifts the whole path. A stiff servo at its torque limit doesn't feel a part of
+                # a goal: the error was a staircase, on whose steps a fit of the delay stood still.
+                place = np.maximum(log.t_s / TIMESTEP_S - late[k][1], 0.0)
+                row = np.minimum(place.astype(int), log.steps - 1)
+                share = np.clip(place - row, 0.0, 1.0)[:, None]
                 path = np.concatenate([starts[k][None, read], after[k][:, read]]) + offset
                 found[k].append(np.asarray(path[row] + share * (path[row + 1] - path[row])))
         return found
@@ -352,25 +355,34 @@ class OpenLoopArm:
         """
         found = []
         for log in self.logs:
-            goals = np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
+            late = [int(path.latency_s / TIMESTEP_S + 1e-6) for path in paths]
+            goals = np.clip([log.goals(steps) for steps in late], *self._limits_rad)
             shape = goals[0, 0].shape
             for path, of_path in zip(paths, goals, strict=True):
                 step_rad = np.broadcast_to(path.speed_limit_rad_s, shape) * TIMESTEP_S
                 half_rad = 0.5 * np.broadcast_to(path.play_rad, shape)
-                for j in np.flatnonzero(np.isfinite(step_rad) | (half_rad > 0.0)):
-                    at, most, half = (float(a[j]) for a in (log.q_rad[0], step_rad, half_rad))
-                    of_path[:, j] = _followed(of_path[:, j].tolist(), at, most, half)
+                ramp = np.broadcast_to(path.acceleration_limit_rad_s2, shape) * TIMESTEP_S**2
+                limits = (log.q_rad[0], step_rad, ramp, half_rad)
+                for j in np.flatnonzero(np.isfinite(np.minimum(step_rad, ramp)) | (half_rad > 0.0)):
+                    of_path[:, j] = _followed(of_path[:, j].tolist(), *(float(a[j]) for a in limits))
             found.append(goals)
         return found
 
 
-def _followed(goals: list[float], at: float, most: float, half: float) -> list[float]:
-    """Return one joint's set points [rad] behind a speed limit, by step, and half its play."""
-    slewed = out = at
+def _followed(
+    goals: list[float], at: float, most: float, ramp: float, half: float
+) -> list[float]:
+    """Return one joint's set points [rad] behind limits of a step and its change, and half play."""
+    slewed, out, step = at, at, 0.0
     found = []
     for goal in goals:
         change = goal - slewed
-        slewed += most if change > most else -most if change < -most else change
+        top = most
+        if ramp < math.inf:
+            top = min(most, math.sqrt(2.0 * ramp * max(abs(change), 1e-12)))
+        change = top if change > top else -top if change < -top else change
+        step = min(max(change, step - ramp), step + ramp)
+        slewed += step
         low, high = slewed - half, slewed + half
         out = low if out < low else high if out > high else out
         found.append(out)

@@ -187,7 +187,7 @@ def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -
             "actuator_response.latency": {"latency_s": 0.02},
             "actuator_response.drives": {
                 "elbow_flex.backlash_rad": 0.03, "wrist_roll.speed_limit_rad_s": 0.3,
-                "shoulder_lift.torque_factor": 0.3,
+                "shoulder_lift.torque_factor": 0.3, "wrist_flex.acceleration_limit_rad_s2": 2.0,
             },
         },
     ],
@@ -208,7 +208,7 @@ def test_goals_of_whole_steps_arrive_as_on_the_command_path() -> None:
     path.latency_s = 0.065
     path.reset(np.zeros(6), [0])
     pending = list(zip(goal_t_s, goals, strict=True))
-    for step, arrived in enumerate(log.goals(0.065)):
+    for step, arrived in enumerate(log.goals(13)):
         t_s = step * TIMESTEP_S
         while pending and pending[0][0] <= t_s + 1e-9:
             path.push(*pending.pop(0))
