@@ -482,9 +482,9 @@ class ArmTests:
             late_ms = scaled(size, 1e3)
             self.too_late = size.value > arm.LATEST_S - 1.5 / self.fps
             if size.value > LATE_S:
-                least = " at least" if self.too_late else ""
+                more = " at least" if self.too_late else ""
                 self._say(
-                    "action_lag", None, f"The arm follows its commands late, by{least}",
+                    "action_lag", None, f"The arm follows its commands late, by{more}",
                     self.everywhere, fix, 20.0 * size.value, unit="ms", size=late_ms,
                     apart="a slow arm, shifted columns, a wrong fps",
                 )  # fmt: skip

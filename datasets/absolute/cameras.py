@@ -40,9 +40,9 @@ SHARP: Final = 640
 SAME: Final = 0.12
 """Mean difference of two decoded pictures that are one [levels of 255]; a camera's noise, encoded,
 leaves more."""
-LIVELY: Final = 4 * SAME
-"""What changes more beside a repeated picture shows that there was something new to see: of a scene
-in which nothing moves, encoders repeat pictures by themselves."""
+LIVELY: Final = 18.0
+"""A part that changes more beside a repeated picture shows that there was something new to see: of
+a scene in which nothing moves, encoders repeat pictures by themselves [levels of 255]."""
 BLACK: Final = 8.0
 FROZEN_S: Final = 1.0
 DUPLICATES: Final = 0.2
@@ -302,17 +302,19 @@ class CameraTests:
         frozen, rates, slow = dict[int, float](), dict[int, float](), dict[int, float]()
         for run in seen.runs:
             steps = np.abs(np.diff(run.grey, axis=0))
-            change = steps.mean(axis=(1, 2))
+            change, most = steps.mean(axis=(1, 2)), steps.max(axis=(1, 2))
             speed = self._speed(run)
             moves = speed > 0.15 if speed is not None else np.ones(len(change), dtype=bool)
-            same = (change < SAME) & (steps.max(axis=(1, 2)) < STILL)
+            same = (change < SAME) & (most < STILL)
             for a, b in stretches(same):
                 long = b - a >= max(5, round(FROZEN_S * self.fps) - 1)
                 long &= float(np.abs(run.grey[b] - run.grey[a]).max()) < STILL  # all the way
                 if long and moves[a:b].sum() > 0.3 * (b - a):
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
-            beside = np.maximum(np.r_[0.0, change[:-1]], np.r_[change[1:], 0.0])
-            moves &= np.maximum(beside, change) > LIVELY
+            beside = np.maximum(np.r_[0.0, most[:-1]], np.r_[most[1:], 0.0])
+            moves &= np.maximum(beside, most) > LIVELY
+            if speed is not None:  # what moves by less than a pixel looks repeated, too
+                moves &= speed >= np.percentile(speed, 60)
             if run.episode not in frozen and moves.sum() >= 10:
                 share = float(same[moves].mean())
                 rates[run.episode] = self.fps * (1 - share)
