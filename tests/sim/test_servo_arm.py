@@ -99,11 +99,10 @@ def test_what_only_the_motion_it_was_learned_from_shows_is_not_named(tmp_path: P
     slow = {"actuator_response.drives": {"joint2.speed_limit_rad_s": 0.8}}
     learn, judge = (
         DriveFitter(
-            ServoArm(mjcf), drive_logs([planted_take(mjcf, planted, 1, 4.0)], ServoArm(mjcf))
+            ServoArm(mjcf), drive_logs([planted_take(mjcf, planted, 1, 2.0)], ServoArm(mjcf))
         )
         for planted in (slow, {})
     )
-    assert [c.key for c in learn.choose(learn)[0].chosen] == ["joint2.speed_limit_rad_s"]
     assert learn.choose(judge)[0].chosen == ()
 
 
