@@ -39,7 +39,11 @@ FAULTS: Final[Mapping[str, tuple[float, float]]] = {
 """Of one joint; friction as the angle [rad] by which its servo stays behind."""
 DELAYS_S: Final = (0.06, 0.15, 0.27)
 TWO: Final = "a delay and two joints"
-KINDS: Final = ("nominal", *(f"{s * 1e3:.0f} ms" for s in DELAYS_S), *FAULTS, TWO)
+OFF: Final = ", masses off"
+"""A station whose masses differ from the file's by up to `OFF_BY`, which nothing here fits."""
+OFF_BY: Final = 0.15
+LATE: Final = {f"{s * 1e3:.0f} ms": s for s in DELAYS_S}
+KINDS: Final = ("nominal", *LATE, *FAULTS, TWO, *(k + OFF for k in ("nominal", *LATE)))
 
 
 def models() -> list[Path]:
@@ -51,9 +55,17 @@ def models() -> list[Path]:
     return [Path(arms.__file__).parent / "openmanipulator.xml", nexus.find("SO-101")]
 
 
-def planted_take(mjcf: Path, planted: Mapping[str, Any], seed: int, seconds: float = 8.0) -> Take:
-    """Return frames of an arm with these drives: goals as a person might send them, readings."""
+def planted_take(
+    mjcf: Path, planted: Mapping[str, Any], seed: int, seconds: float = 8.0, off_by: float = 0.0
+) -> Take:
+    """Return frames of an arm with these drives: goals as a person might send them, readings.
+
+    Masses differ from the file's by up to the share `off_by`, the same ones in all takes.
+    """
     arm, rng = ServoArm(mjcf), np.random.default_rng(seed)
+    shares = 1.0 + off_by * np.random.default_rng(0).uniform(-1, 1, arm.model.nbody)
+    arm.model.body_mass *= shares
+    arm.model.body_inertia *= shares[:, None]
     n, t_s = len(arm.joint_names), np.arange(round(seconds * FPS)) / FPS
     hz, size_rad = rng.uniform(0.1, 0.5, (2, n)), 0.12 * np.ptp(arm.limits_rad, axis=1)
     waves = np.sin(2 * np.pi * hz[0] * t_s[:, None]) + np.sin(2 * np.pi * hz[1] * t_s[:, None])
@@ -69,7 +81,7 @@ def planted_take(mjcf: Path, planted: Mapping[str, Any], seed: int, seconds: flo
 def _planted(kind: str, mjcf: Path, seed: int) -> dict[str, dict[str, float]]:
     """Draw the faults of a station of this kind."""
     arm, rng = ServoArm(mjcf), np.random.default_rng([seed, KINDS.index(kind)])
-    late_s = {f"{s * 1e3:.0f} ms": s for s in DELAYS_S}.get(kind, 0.0)
+    late_s = LATE.get(kind.removesuffix(OFF), 0.0)
     faults = [kind] if kind in FAULTS else []
     if kind == TWO:
         late_s, faults = float(rng.uniform(0.03, 0.15)), list(rng.choice(list(FAULTS), 2, False))
@@ -87,7 +99,8 @@ def _planted(kind: str, mjcf: Path, seed: int) -> dict[str, dict[str, float]]:
 
 def _station(kind: str, mjcf: Path, seed: int) -> dict[str, Any]:
     planted = _planted(kind, mjcf, seed)
-    takes = [planted_take(mjcf, planted, 100 * seed + k) for k in range(2)]
+    off_by = OFF_BY if kind.endswith(OFF) else 0.0
+    takes = [planted_take(mjcf, planted, 100 * seed + k, off_by=off_by) for k in range(2)]
     began_s, true = time.process_time(), {k: v for p in planted.values() for k, v in p.items()}
     found = fit_drives(takes, ServoArm(mjcf))
     by_key = {p.key: p for p in found.parameters if p.name.startswith("actuator_response")}

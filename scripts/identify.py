@@ -40,7 +40,7 @@ LOOKED_AT_S: Final = 12.0
 """and the seconds of each."""
 CUT_SHORT: Final = (
     "",
-    "stopped adding parameters at its limit of work: what differs may stand for something else",
+    "stopped adding parameters at its limit of work: only what is clearly needed is named",
 )
 POSITIONAL: Final = "roots"
 RARE: Final = ("units", "pictures", "resume", "dry_run", "env.kwargs", "roles")

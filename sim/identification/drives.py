@@ -58,6 +58,11 @@ CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
 LEAST_GAIN: Final = 0.3
 """Unless the error on what was held out falls by this share, nothing is named; nor is a parameter
 without which it grows by less in every joint."""
+WEAKEST: Final = 3
+"""Of what was added so many are tried without, those that look least needed."""
+CERTAIN: Final = 2.0
+"""By so much the error must grow without a parameter, if the search was cut short: what wasn't
+added yet may be what it stands for."""
 ALL_BUT: Final = 0.05
 """A single parameter that leaves no more of the error than this share has no rival."""
 CLEAR: Final = 6.0
@@ -79,8 +84,8 @@ MOST_STEPS: Final = 8_000_000
 """Physics steps after which nothing more is added: about a minute of a core."""
 RIVALS: Final = 4
 """More parameters than this are no simple story that another one could be taken for."""
-QUICK, FULL = 2, 4
-"""How often a fit's scale is taken anew: to compare candidates, and to keep one."""
+FIRST, QUICK, FULL = 1, 2, 4
+"""How often a fit's scale is taken anew: to compare candidates, to drop one, and to keep one."""
 SELECT_S: Final = 30.0
 """So much motion decides which parameters differ; all of it, by how much [s]."""
 MOST_S: Final = 160.0
@@ -263,7 +268,7 @@ class DriveFitter:
     ) -> None:
         self.arm, self.logs, self._advance = arm, tuple(logs), advance
         self._simulated = OpenLoopArm(arm, logs)
-        self.steps = 0
+        self.steps, self.cut_short = 0, False
         self._n = len(arm.arm_columns)
         self._read = np.concatenate([log.q_rad[:, arm.arm_columns] for log in logs])
         self._floor_rad = math.hypot(ENCODER_STEP_RAD / math.sqrt(12), LEAST_ERROR_RAD)
@@ -328,9 +333,9 @@ class DriveFitter:
                 bounds=(low - 1e-9, high + 1e-9),
                 x_scale=[c.quantity.useful for c in chosen],
                 loss="cauchy",
-                max_nfev=6 if turns == QUICK else 12,
+                max_nfev=12 if turns == FULL else 6,
                 xtol=1e-5,
-                ftol=1e-4 if turns == QUICK else 1e-6,
+                ftol=1e-6 if turns == FULL else 1e-4,
             )
             before, now = now, Fit(tuple(chosen), done.x, errors_at(done.x))
             spread = self._spread(now.error)
@@ -417,8 +422,8 @@ class DriveFitter:
 
         What lowers the criterion most at first may be wrong: a weak gain looks like a delay until
         friction is there as well. So where one parameter doesn't explain it all, the next best
-        beginning is followed too, and the better end counts. What motion that was held out (of
-        `judge`) does as well without is dropped from either.
+        beginning is followed too, and the better end counts. What the motion of `judge`, which
+        nothing is learned from here, does as well without is dropped from either.
         """
         nominal = self.at((), ())
         begun = self._begun(nominal)
@@ -445,8 +450,11 @@ class DriveFitter:
         """
         alike = self.alike(best.error)
         open_ = self._spread(best.error) > self._open_rad
-        own = [c for c in candidates(self.arm)
-               if c not in best.chosen and (open_.any() if c.column is None else open_[c.column])]
+        own = [
+            c
+            for c in candidates(self.arm)
+            if c not in best.chosen and (open_.any() if c.column is None else open_[c.column])
+        ]
         if not own:
             return []
         tries = [(q, start) for q in (LATENCY, *QUANTITIES) for start in q.starts]
@@ -474,7 +482,7 @@ class DriveFitter:
         worth += [(c,) for c in joints[: JOINTS_FITTED if len(each) < 2 else 1]]
         worth += [tuple(each.values())] if len(each) > 1 else []
         fits = [
-            self.fit((*best.chosen, *w), (*best.x, *(found[c][1] for c in w)), QUICK) for w in worth
+            self.fit((*best.chosen, *w), (*best.x, *(found[c][1] for c in w)), FIRST) for w in worth
         ]
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
@@ -497,14 +505,21 @@ class DriveFitter:
                 break
             steps += [_step(best, c, drop / len(added)) for c in added]
             begun = self._begun(best)
+        cut_short = bool(begun) and self.steps >= MOST_STEPS
+        self.cut_short |= cut_short
         while best.chosen:
-            has = judge.spread(best)
-            without = [self.fit(*best.start(k), QUICK) for k in range(len(best.chosen))]
+            # The others give way by their slopes, to see which could do without; those are fitted.
+            slopes, has = self.slopes(best), judge.spread(best)
+            tried = self.errors([merged({}, *best.start(k)) for k in range(len(best.chosen))])
+            left = [
+                self.cost(self._given_way(error, np.delete(slopes, k, 2))).sum()
+                for k, error in enumerate(tried)
+            ]
+            without = [self.fit(*best.start(int(k)), QUICK) for k in np.argsort(left)[:WEAKEST]]
             grown = [float((judge.spread(fit) / has).max()) for fit in without]
-            least = int(np.argmin(grown))
-            if grown[least] >= (UNLIKE if self.steps >= MOST_STEPS else 1 / (1 - LEAST_GAIN)):
+            if min(grown) >= (CERTAIN if cut_short else 1 / (1 - LEAST_GAIN)):
                 break
-            best = without[least]
+            best = without[int(np.argmin(grown))]
         return best, steps
 
     def spread(self, fit: Fit) -> FloatArray:
@@ -643,14 +658,11 @@ def fit_drives(
     for goals, way in ways.items():
         learn, judge = _held_out([list(log.pieces()) for log in way])
         fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        tried.append((goals, way, judge, fitter, fitter.late() if len(ways) > 1 else None))
-    # By the same count of neighbours that are one: a poor fit's would make it look less poor.
-    counts = [fitter.alike(late) for *_, fitter, late in tried if late is not None]
-    goals, way, judge, fitter, _ = min(
-        tried, key=lambda one: 0.0 if one[4] is None
-        else float((one[3].cost(one[4]) / np.minimum.reduce(counts)).sum()),
-    )  # fmt: skip
-    found, steps, rival = fitter.choose(DriveFitter(arm, judge, advance))
+        chosen_by = [id(piece) for piece in fitter.logs]
+        rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
+        tried.append((goals, way, judge, rest, fitter))
+    goals, way, judge, rest, fitter = tried[likeliest([fitter for *_, fitter in tried])]
+    found, steps, rival = fitter.choose(DriveFitter(arm, rest, advance))
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
     curves = [
@@ -691,10 +703,24 @@ def fit_drives(
         "explained": after <= close_rad and not unlike,
         "unlike": unlike,
         "error_by_joint": dict(zip(named, by_joint.tolist(), strict=True)),
-        "cut_short": fitter.steps >= MOST_STEPS,
+        "cut_short": fitter.cut_short,
         "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),
     }
     return FittedDrives(parameters, fit, steps, curves)
+
+
+def likeliest(ways: Sequence[DriveFitter]) -> int:
+    """Return which of one or two ways of sending the goals most joints speak for.
+
+    A delay alone must do for all of them; the fault of a joint may look like another way, so that
+    joints vote. Neighbouring readings are counted alike: a poor fit's count makes it look less so.
+    """
+    if len(ways) < 2:
+        return 0
+    late = [fitter.late() for fitter in ways]
+    count = np.minimum.reduce([f.alike(error) for f, error in zip(ways, late, strict=True)])
+    one, other = (f.cost(error) / count for f, error in zip(ways, late, strict=True))
+    return int(np.median(one - other) > 0)
 
 
 def _by_joint(curves: Sequence[OpenLoopCurve]) -> FloatArray:

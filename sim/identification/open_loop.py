@@ -364,14 +364,14 @@ class OpenLoopArm:
                 ramp = np.broadcast_to(path.acceleration_limit_rad_s2, shape) * TIMESTEP_S**2
                 limits = (log.q_rad[0], step_rad, ramp, half_rad)
                 for j in np.flatnonzero(np.isfinite(np.minimum(step_rad, ramp)) | (half_rad > 0.0)):
-                    of_path[:, j] = _followed(of_path[:, j].tolist(), *(float(a[j]) for a in limits))
+                    of_path[:, j] = _followed(
+                        of_path[:, j].tolist(), *(float(a[j]) for a in limits)
+                    )
             found.append(goals)
         return found
 
 
-def _followed(
-    goals: list[float], at: float, most: float, ramp: float, half: float
-) -> list[float]:
+def _followed(goals: list[float], at: float, most: float, ramp: float, half: float) -> list[float]:
     """Return one joint's set points [rad] behind limits of a step and its change, and half play."""
     slewed, out, step = at, at, 0.0
     found = []

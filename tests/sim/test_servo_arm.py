@@ -13,7 +13,13 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.views.joints import of_model
-from gaploop.sim.identification.drives import QUICK, DriveFitter, candidates, fit_drives
+from gaploop.sim.identification.drives import (
+    QUICK,
+    DriveFitter,
+    candidates,
+    fit_drives,
+    likeliest,
+)
 from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, drive_logs
 from gaploop.sim.identification.servo_arm import ServoArm
 from gaploop.sim.plant import make_plant
@@ -69,6 +75,44 @@ def test_values_of_anybodys_arm_are_fitted(tmp_path: Path) -> None:
     assert slow == pytest.approx(0.8, rel=0.03)
     assert fast > 1.5
     assert np.abs(found.error).mean() < 0.005
+
+
+def test_a_delay_of_stiff_servos_is_found_to_the_millisecond() -> None:
+    """A servo at its torque limit doesn't feel a part of a goal: the error was a staircase.
+
+    The fit of 270 ms stood still on a step 4 ms away, and a weak gain, torque and damping were
+    named for what was left.
+    """
+    mjcf = NEXUS.parents[1] / "SO101_menagerie/so101.xml"
+    late = {"actuator_response.latency": {"latency_s": 0.1}}
+    fitter = DriveFitter(
+        ServoArm(mjcf), drive_logs([planted_take(mjcf, late, 1, 4.0)], ServoArm(mjcf))
+    )
+    (delay,) = (c for c in candidates(fitter.arm) if c.key == "latency_s")
+    found = fitter.fit([delay], [0.07], QUICK)
+    assert found.x[0] == pytest.approx(0.1, abs=0.001)
+    assert (fitter.spread(found) < 0.001).all()
+
+
+def test_what_only_the_motion_it_was_learned_from_shows_is_not_named(tmp_path: Path) -> None:
+    mjcf = two_joints(tmp_path)
+    slow = {"actuator_response.drives": {"joint2.speed_limit_rad_s": 0.8}}
+    learn, judge = (
+        DriveFitter(
+            ServoArm(mjcf), drive_logs([planted_take(mjcf, planted, 1, 2.0)], ServoArm(mjcf))
+        )
+        for planted in (slow, {})
+    )
+    assert learn.choose(judge)[0].chosen == ()
+
+
+def test_goals_that_were_held_are_not_taken_for_ramped() -> None:
+    """A fault in one joint was, and half a frame of delay was named instead of it."""
+    mjcf = NEXUS.parents[1] / "SO101_menagerie/so101.xml"
+    rough = {"actuator_response.drives": {"elbow_flex.friction_nm": 1.0}}
+    (log,) = drive_logs([planted_take(mjcf, rough, 1, 4.0)], ServoArm(mjcf))
+    held, ramped = (DriveFitter(ServoArm(mjcf), [way]) for way in (log, log.ramped()))
+    assert likeliest([held, ramped]) == 0
 
 
 @pytest.mark.slow
