@@ -337,7 +337,7 @@ def _computes_in_bf16(device: torch.device) -> bool:
     """
     if device.type != "cpu":
         return True
-    known = torch.backends.mkldnn.is_available()
+    known = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

@@ -17,7 +17,7 @@ INSTRUCTIONS: Final = {
 }
 """Task to what an operator is told."""
 SEEN: Final = "seen"
-WORDINGS: Final = {
+WORDINGS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "paraphrased": {
         "pick_place": ("Place the cube on the disc", "Move the cube onto the disc",
                        "Set the cube down on the disc"),
