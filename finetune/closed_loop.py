@@ -279,7 +279,7 @@ def roll_out_and_diagnose(
     if path.exists():
         return load_diagnosis(path)
     journal = folder / "rollouts_journal"
-    loaded, quotas = load_policy(base), [Quota(rollouts)]
+    loaded, quotas = load_policy(base, task=target.instruction), [Quota(rollouts)]
     record_takes(
         journal,
         TakeInfo("", target.instruction, kind=TakeKind.ROLLOUT, policy=policy_id(base)),

@@ -75,6 +75,7 @@ def counterfactuals(
             ways[: 1 + bool(rest)], enumerate(failed[:TRIES])
         ):
             take = by_uid[told.uid]
+            driver.task = take.info.task
             if not (station := _recorded(take, camera)):
                 continue
             (twins, won), (others, won_without) = (

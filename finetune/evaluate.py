@@ -33,10 +33,12 @@ from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.reference import Ground, ground_of
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
+from gaploop.finetune.factors import INSTRUCTION
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import arm_named
 from gaploop.sim.conditions import parse_conditions
+from gaploop.sim.tasks import SEEN, wording
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
@@ -224,8 +226,9 @@ def evaluate(
         domain=None if base is None else float(is_target),
     )
     for condition in conditions:
-        SIM_STATION.check_conditions(condition, "--env.conditions")
-        parse_conditions(condition)
+        SIM_STATION.check_conditions(laid := _laid(condition), "--env.conditions")
+        parse_conditions(laid)
+        wording(spec.task, condition.get(INSTRUCTION, SEEN), 0)
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
     path = str(policy_path) if ray and not Path(policy_path).exists() else str(found)
@@ -436,10 +439,10 @@ class _Station:
         return self.policy
 
     def rig_for(self, job: CellJob, fps: float) -> EmbeddedRig:
-        wanted = (job.spec, job.condition, fps)
+        wanted = (job.spec, condition := _laid(job.condition), fps)
         if self.rig is None or self.cell != wanted:
             self.close()
-            self.rig, self.cell = rig_of(job.spec, job.condition, fps), wanted
+            self.rig, self.cell = rig_of(job.spec, condition, fps), wanted
             # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
             Finalize(self, self.close, exitpriority=10)
         return self.rig
@@ -456,10 +459,19 @@ _station = _Station()
 def ready(job: CellJob) -> tuple[EmbeddedRig, ActPolicy]:
     """Return rig and policy of a job; a process keeps them for its next one."""
     policy = _station.policy_for(job)
+    policy.task = job.spec.instruction
     return _station.rig_for(job, policy.fps), policy
 
 
 def _run(job: CellJob) -> list[Rollout]:
     rig, policy = ready(job)
-    name, spec = condition_name(job.condition), job.spec
-    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)
+    name, spec, rollouts = condition_name(job.condition), job.spec, list[Rollout]()
+    for seed in job.seeds:
+        policy.task = wording(spec.task, job.condition.get(INSTRUCTION, SEEN), seed)
+        rollouts += roll_out(rig, policy, [seed], name, spec.max_s, spec.speed_scale, spec.sees)
+    return rollouts
+
+
+def _laid(condition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is set up in the cell: all but how the policy is told its task."""
+    return {name: value for name, value in condition.items() if name != INSTRUCTION}

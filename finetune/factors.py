@@ -12,6 +12,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.sim.conditions import PLACEMENTS
+from gaploop.sim.tasks import WORDINGS
 
 ALL: Final = "all"
 DISTRACTORS: Final = (2, 4, 8)
@@ -20,6 +21,10 @@ TABLE_HEIGHTS_M: Final = (-0.02, -0.01, 0.01, 0.02)
 PLACEMENT: Final = "placement"
 """Where the object starts: regions that no training scene starts in, in the embedded cell only."""
 GRID: Final = "grid_cell"
+INSTRUCTION: Final = "instruction"
+"""How the task is worded, for policies that read it; in the embedded cell only."""
+WORDLESS: Final = ("act", "diffusion", "gaussian_actor", "keypoint", "tdmpc", "vqbet")
+"""LeRobot's types of policies, and our own, that read no instruction."""
 FACTORS: Final = (
     "background",
     "lighting",
@@ -30,6 +35,7 @@ FACTORS: Final = (
     "human",
     PLACEMENT,
     GRID,
+    INSTRUCTION,
 )
 
 
@@ -43,6 +49,8 @@ def levels(factor: str, station: Station = SIM_STATION) -> tuple[Any, ...]:
         return station.conditions.get(factor, ())[1:]
     if factor == PLACEMENT:
         return PLACEMENTS[1:] if station is SIM_STATION else ()
+    if factor == INSTRUCTION:
+        return tuple(WORDINGS) if station is SIM_STATION else ()
     if factor == GRID:
         rows, columns = station.grid
         return tuple([row, column] for row in range(rows) for column in range(columns))
@@ -56,24 +64,30 @@ def settings(
     factors: Sequence[str],
     base: Mapping[str, Any] | None = None,
     station: Station = SIM_STATION,
+    reads: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the settings to try: the base, then each level of each factor by itself.
 
     Args:
         factors: names of `FACTORS`; `all` for every one that the station has levels of.
         base: what is set up under every setting; a factor set there takes its levels instead.
+        reads: a policy that reads its instruction is tried in the embedded cell.
 
     Raises:
         UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.
     """
     base = dict(base or {})
     known = [name for name in FACTORS if levels(name, station)]
+    if not reads and INSTRUCTION in known:
+        known.remove(INSTRUCTION)
     wanted: list[str] = []
     for name in factors:
         if name == ALL:
             wanted += known
         elif name not in FACTORS:
             raise unknown_choice("factor", name, (*known, ALL), "--factors")
+        elif name == INSTRUCTION and not reads:
+            raise unread()
         elif name not in known:
             raise UnusableInputError(
                 f"--factors: {station.where} defines no {name} but the usual one. It has levels "
@@ -85,6 +99,14 @@ def settings(
     for name in dict.fromkeys(wanted):
         found += [{**base, name: level} for level in levels(name, station)]
     return found
+
+
+def unread() -> UnusableInputError:
+    """Return what to say where nothing reads the instruction."""
+    return UnusableInputError(
+        "instruction: gaploop evaluate words it otherwise in the embedded cell, for a policy that "
+        f"reads it ({', '.join(WORDLESS)} read none). Leave it out."
+    )
 
 
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")

@@ -35,6 +35,7 @@ from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
+from gaploop.finetune.factors import WORDLESS
 from gaploop.finetune.lerobot_formats import (
     FORMATS,
     REFERENCE,
@@ -84,9 +85,11 @@ class ActPolicy:
 
     Attributes:
         camera_delay_s: how much later pictures come than readings [s], likewise.
+        task: the instruction; most policies read none.
     """
 
     camera_delay_s = 0.0
+    task = ""
 
     def __init__(
         self, bundle: act.ActBundle, execute: int | None = None, delay_s: float = 0.0
@@ -291,6 +294,16 @@ def cell_of(path: str | Path) -> tuple[str, str] | None:
             said = step.get("config", {})
             return str(said.get("task", "pick_place")), str(said.get("robot", SO101.name))
     return None
+
+
+def reads_instruction(path: str | Path) -> bool:
+    """Say whether a policy's type is none of those that read no instruction.
+
+    Raises:
+        UnusableInputError: as `resolve`.
+    """
+    file = resolve(path) / "config.json"
+    return file.exists() and read_json(file).get("type") not in WORDLESS
 
 
 def policy_id(path: str | Path) -> str:

@@ -198,7 +198,8 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        is_half, loss, is_whole = self.spec.precision == "bf16", 0.0, True
+        is_half = self.spec.precision == "bf16" and _computes_in_bf16(self.device)
+        loss, is_whole = 0.0, True
         try:
             for part, share in _parts(batch, self.spec.accumulation):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
@@ -327,6 +328,17 @@ class _Run:
         with torch.no_grad():
             for name, tensor in self.kept.items():
                 tensor.copy_(weights[name])
+
+
+def _computes_in_bf16(device: torch.device) -> bool:
+    """Say whether bfloat16 is worth it: without instructions for it a step takes 25 times as long.
+
+    Losses are in float32 then, which takes more memory.
+    """
+    if device.type != "cpu":
+        return True
+    known = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _parts(batch: Any, number: int) -> Iterator[tuple[Any, float]]:

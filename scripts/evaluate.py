@@ -17,7 +17,7 @@ from gaploop.core.labels import check_dimensions
 from gaploop.core.run_record import write_run
 from gaploop.core.statistics import points
 from gaploop.finetune.evaluation import NOMINAL, ROLLOUTS, SETTINGS, Evaluation, Rollout, drops
-from gaploop.finetune.factors import order, settings, words
+from gaploop.finetune.factors import INSTRUCTION, order, settings, unread, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
 from gaploop.scripts.cli import command
@@ -85,7 +85,8 @@ class EvaluateConfig(RolloutsOptions):
     factors: list[Any] = field(default_factory=list)
     """What to vary, one at a time: background, lighting, distractors, object, camera_pose,
     table_height, human, placement (beyond where any demonstration began), grid_cell (a map of
-    positions); or all; or settings of your own, such as '[{distractors: 3, lighting: dim}]'."""
+    positions), instruction (of policies that read it); or all; or settings of your own, such as
+    '[{distractors: 3, lighting: dim}]'."""
     rollouts: Path | None = None
     """A dataset or journal of gaploop rollout whose episodes are counted; with --policy.path only
     those of that policy."""
@@ -294,7 +295,7 @@ def _workers(config: RolloutsOptions) -> dict[str, Any]:
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.lerobot_policy import cell_of, device_named
+    from gaploop.finetune.lerobot_policy import cell_of, device_named, reads_instruction
 
     trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
     if trained not in (None, here):
@@ -304,7 +305,11 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
         )  # fmt: skip
     base = config.env.conditions
     own = [setting for setting in config.factors if isinstance(setting, dict)]
-    varied = [*settings([f for f in config.factors if f not in own], base), *own]
+    named = [f for f in config.factors if f not in own]
+    reads = reads_instruction(config.policy.required())
+    varied = [*settings(named, base, reads=reads), *own]
+    if not reads and any(INSTRUCTION in setting for setting in varied):
+        raise unread()
     count = len({condition_name(c) for c in varied})
     # What the cell is made like, in words.
     twin = f"twin {config.env.twin}" if config.env.twin else ""

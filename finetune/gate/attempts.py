@@ -364,6 +364,7 @@ def _cell_tries(
     with contextlib.closing(_built(task, loaded["baseline"].fps)) as rig:
 
         def attempted(attempt: GateAttempt) -> AttemptResult:
+            loaded[attempt.side].task = task.instruction or rig.cell.instruction
             leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
             seen = list[Observation]()
             look = (seen.append,) if check else ()

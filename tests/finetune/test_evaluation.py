@@ -36,10 +36,19 @@ from gaploop.finetune.evaluate import (
 )
 from gaploop.finetune.evaluation import ROLLOUTS, SETTINGS, Rollout, RolloutLog, drops, summarise
 from gaploop.finetune.evaluation_figure import positions_png, success_png
-from gaploop.finetune.factors import FACTORS, factor_of, grid_cell, levels, settings, words
+from gaploop.finetune.factors import (
+    FACTORS,
+    INSTRUCTION,
+    factor_of,
+    grid_cell,
+    levels,
+    settings,
+    words,
+)
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.conditions import parse_conditions
+from gaploop.sim.tasks import INSTRUCTIONS, SEEN, wording
 
 SHORT_S = 0.2
 PNG = b"\x89PNG"
@@ -49,15 +58,29 @@ PNG = b"\x89PNG"
 
 
 def test_every_level_of_every_factor_can_be_set_up_in_the_cell_and_has_a_name() -> None:
-    tried = settings(["all"])
+    tried = settings(["all"], reads=True)
     assert tried[0] == {}
     assert {next(iter(s)) for s in tried[1:]} == set(FACTORS)
     for setting in tried:
+        if INSTRUCTION in setting:
+            continue
         SIM_STATION.check_conditions(setting, "--factors")
         parse_conditions(setting)
     names = [condition_name(s) for s in tried]
     assert len({words(n) for n in names}) == len(set(names)) == len(tried)
     assert [factor_of(n, "nominal") for n in names[1:]] == [next(iter(s)) for s in tried[1:]]
+
+
+def test_how_the_task_is_worded_is_a_factor_of_policies_that_read() -> None:
+    assert INSTRUCTION not in {name for setting in settings(["all"]) for name in setting}
+    with pytest.raises(UnusableInputError, match="read none"):
+        settings([INSTRUCTION])
+    for task, told in INSTRUCTIONS.items():
+        assert wording(task, SEEN, 3) == told
+        known = set(told.lower().split()) - {"the", "on", "one"}
+        for seed in range(9):
+            assert known & set(wording(task, "paraphrased", seed).lower().split())
+            assert not known & set(wording(task, "unseen", seed).lower().split())
 
 
 def test_a_factor_is_varied_from_the_base() -> None:

@@ -16,11 +16,19 @@ from tiny_policies import CAMERA, SIZE
 
 from benchmarks.lerobot_made_up import OPTIONS
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import Observation
 from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune import lerobot_latency
+from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_act import SIDECAR
-from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.lerobot_policy import (
+    LerobotDriver,
+    load_policy,
+    policy_id,
+    reads_instruction,
+)
 from gaploop.scripts.cli import main
+from gaploop.sim.tasks import INSTRUCTIONS, wording
 from gaploop.sim.tracker import NAMES
 
 NETWORK = {
@@ -77,6 +85,25 @@ def test_the_cell_runs_at_the_policys_rate(
     rolled = ["rollout", policy, "--policy.fps=30", "--take_over=never", f"--dataset.root={root}"]
     assert main([*rolled, "--dataset.num_episodes=1", "--dataset.episode_time_s=0.3"]) == 0
     assert json.loads((root / "meta" / "info.json").read_text())["fps"] == 30
+
+
+def test_a_policy_is_told_its_task_in_the_cell(
+    tiny_policy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """evaluate gave policies that read an instruction an empty one."""
+    told = list[str]()
+
+    def plan(self: LerobotDriver, observation: Observation) -> np.ndarray:
+        told.append(self.task)
+        return np.repeat(observation.state[None], 4, axis=0)
+
+    monkeypatch.setattr(LerobotDriver, "plan", plan)
+    policy, wordings = tiny_policy("act", joints=6), [{}, {"instruction": "unseen"}]
+    assert not reads_instruction(policy)
+    evaluate(policy, 1, conditions=wordings, policy_fps=30.0, max_s=0.1, workers=1)
+    assert set(told) == {INSTRUCTIONS["pick_place"], wording("pick_place", "unseen", 0)}
+    with pytest.raises(UnusableInputError, match="paraphrased"):
+        evaluate(policy, 1, conditions=[{"instruction": "rude"}], workers=1)
 
 
 def test_a_policy_that_sees_is_tried_in_the_cell_through_lerobot(

@@ -15,6 +15,7 @@ from accelerate import tracking
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import training
 from gaploop.finetune.adapt import open_trackers
 from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
 from gaploop.finetune.training import (
@@ -309,13 +310,28 @@ def test_a_disk_that_is_full_keeps_the_checkpoint_before(
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.parametrize("has_bf16", [True, False])
 def test_bfloat16_learns_too_and_keeps_weights_in_full(
-    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+    make_bundle: Callable[..., act.ActBundle],
+    batches: MixedBatches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_bf16: bool,
 ) -> None:
+    """A LoRA of base_vision took hours where a processor only imitates bfloat16, not minutes."""
+    monkeypatch.setattr(training, "_computes_in_bf16", lambda _device: has_bf16)
+    used, autocast = set[bool](), torch.autocast
+
+    def spied(*given: Any, enabled: bool) -> torch.autocast:
+        used.add(enabled)
+        return autocast(*given, enabled=enabled)
+
+    monkeypatch.setattr(torch, "autocast", spied)
     bundle = make_bundle()
     before = weights(bundle)
     spec = replace(SPEC, precision="bf16")
     train(ActLearner(bundle, bundle.policy), batches, spec, tmp_path)
+    assert used == {has_bf16}
     assert weights(bundle).dtype == torch.float32
     assert not torch.equal(before, weights(bundle))
     with pytest.raises(UnusableInputError, match="bf16"):

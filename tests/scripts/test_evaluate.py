@@ -26,6 +26,8 @@ SHORT = ["--policy.path=base", "--workers=1", "--max_s=0.2"]
         (["--n=0"], "at least 1"),
         (["--factors=lightning"], "Did you mean 'lighting'"),
         (["--factors=[all, colour]"], "One of: all, background"),
+        (["--factors=[instruction]"], "read none"),
+        (["--env.conditions={instruction: unseen}"], "read none"),
         (["--env.conditions={placement: outside}"], "One of: flank, inner, nominal"),
         (["--rollouts=missing"], "not found"),
         (["--rollouts=.", "--factors=all"], "leave --factors"),
