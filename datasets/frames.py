@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.v3_files import batches
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,22 @@ def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
     """Return the data file that holds an episode's frames, by its row."""
     chunk, file = (int(episode.row.get(f"data/{name}_index") or 0) for name in ("chunk", "file"))
     return info.root / info.data_name(chunk, file)
+
+
+def recorded_success(root: Path) -> dict[int, bool]:
+    """Return how episodes ended by the column `next.success`, which environments of LeRobot write.
+
+    Without that column it is empty.
+    """
+    ended: dict[int, bool] = {}
+    for path in layout.data_files(root):
+        for rows in batches(path, {"episode_index", "next.success"}):
+            if rows.num_columns < 2:
+                return {}
+            said = rows["next.success"].to_pylist()
+            for episode, went_well in zip(rows["episode_index"].to_pylist(), said, strict=True):
+                ended[episode] = ended.get(episode, False) or bool(np.any(went_well or False))
+    return dict(sorted(ended.items()))
 
 
 class EpisodeReader:

@@ -15,7 +15,9 @@ from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.frames import recorded_success
 from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
@@ -115,8 +117,8 @@ def run(config: DiagnoseConfig) -> int:
     if report is not None and _no_outcome(config):
         root = config.dataset.folder()
         text = "No episode has an outcome, so this is what commands, readings and pictures show by "
-        text += "themselves. To set failures against successes, label them: "
-        options.emit(config.json, first, f"{text}gaploop review {root}")
+        text += f"themselves. To set failures against successes, label them: {_how_to_label(root)}"
+        options.emit(config.json, first, text)
         return 0
     found = _diagnosed(config, report)
     from gaploop.failure_analysis.report.report import diagnosis_lines
@@ -129,7 +131,6 @@ def run(config: DiagnoseConfig) -> int:
 def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     """Return what a dataset shows by itself, without reference or outcome; None of a journal."""
     from gaploop.datasets.absolute.examine import examine
-    from gaploop.datasets.layout import is_dataset
 
     root = config.dataset.folder()
     if not is_dataset(root):
@@ -166,6 +167,18 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
 def _no_outcome(config: DiagnoseConfig) -> bool:
     episodes = open_labelled(config.dataset.folder()).episodes
     return bool(episodes) and all(e.outcome is Outcome.UNLABELLED for e in episodes)
+
+
+def _how_to_label(root: Path) -> str:
+    """Return the command that labels, or those that take over what a column says."""
+    ended = recorded_success(root) if is_dataset(root) else {}
+    if not ended:
+        return f"gaploop review {root}"
+    lines = [f"its column next.success says that {sum(ended.values())} of {len(ended)} went well:"]
+    for went_well, outcome in ((True, Outcome.SUCCESS), (False, Outcome.FAILURE)):
+        if some := [episode for episode, said in ended.items() if said is went_well]:
+            lines.append(f"  gaploop label {root} --episodes='{some}' --outcome={outcome}")
+    return "\n".join(lines)
 
 
 @command
@@ -341,7 +354,7 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
     if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
             f"None of the {len(driven)} episodes in {source} has an outcome. Label them first: "
-            f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
+            f"{_how_to_label(source)}, or gaploop label {source} --episodes='[0, 3]' "
             "--outcome=failure (and the others --outcome=success)."
         )
     told = with_units(takes, config.units)

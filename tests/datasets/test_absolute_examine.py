@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 from made_arms import STATE, recording, write
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import BELONGS
 from gaploop.datasets.absolute.recording import read_recording
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.scripts.cli import main
 
 
@@ -44,6 +47,29 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)["absolute"]
     assert answer["sentences"][0]["kind"] == "offset"
     assert set(answer["episodes"]) == {str(n) for n in range(10)}
+
+
+def test_what_a_column_says_of_the_outcome_is_taken_over_by_the_commands_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Environments of LeRobot write `next.success`: nobody need look at those episodes again."""
+    root = write(tmp_path / "set", arm(17.0))
+    (file,) = root.glob("data/*/*.parquet")
+    table = pq.read_table(file)
+    went_well = np.isin(table["episode_index"].to_numpy(), (1, 4))
+    last = np.r_[np.diff(table["episode_index"].to_numpy()) > 0, True]
+    pq.write_table(table.append_column("next.success", pa.array(went_well & last)), file)
+    info = read_json(root / "meta/info.json")
+    info["features"]["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
+    write_json(root / "meta/info.json", info)
+    assert main(["diagnose", str(root)]) == 0
+    said = capsys.readouterr().out
+    assert "next.success says that 2 of 10 went well" in said
+    typed = [shlex.split(line) for line in said.splitlines() if line.startswith("  gaploop label")]
+    assert [main(words[1:]) for words in typed] == [0, 0]
+    outcomes = [str(e.outcome) for e in open_labelled(root).episodes]
+    assert [n for n, outcome in enumerate(outcomes) if outcome == "success"] == [1, 4]
+    assert outcomes.count("failure") == 8
 
 
 def test_check_fails_on_what_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
