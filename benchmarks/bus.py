@@ -3,7 +3,8 @@
 All drive the same emulated pair, which lives in a process of its own, in rounds that take turns. A
 turn reads the follower and the leader and writes the follower's goals, 200 times a second.
 LeRobot's buses read positions only, or every reading one register at a time; the SDKs read the
-block that holds all of a servo's state; ours too, and turns it into SI units, which they don't.
+block that holds all of a servo's state; ours too, and turns it into SI units, which they don't;
+rustypot is measured with our units, too.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ TURNS: Final = 300
 """Turns of one way in one round: 1.5 s."""
 ROUNDS: Final = 5
 
-MISSED: Final = (OSError, IndexError)
-"""What LeRobot's buses raise where a servo didn't answer in time, or its late answer was taken for
-the next."""
+MISSED: Final = (OSError, IndexError, RuntimeError)
+"""What LeRobot's buses and rustypot raise where a servo didn't answer in time, or its late answer was
+taken for the next."""
 
 type Turn = Callable[[], None]
 
@@ -258,12 +259,14 @@ def _sdk(pair: _Pair, *, poll: bool) -> Iterator[Turn]:
 
 
 @contextlib.contextmanager
-def _rustypot(pair: _Pair) -> Iterator[Turn]:
-    """LeRobot 0.7's buses: the same block with each servo's error byte, not turned into units."""
-    from gaploop.teleop.servos.registers import STATE_SPAN, Protocol
+def _rustypot(pair: _Pair, *, units: bool = False) -> Iterator[Turn]:
+    """LeRobot 0.7's buses: the same block with each servo's error byte, in SI units if asked."""
+    from gaploop.teleop.servos.registers import STATE_SPAN, Decoder, Protocol
 
     feetech = "SO" in type(pair.robot).__name__
-    span = STATE_SPAN[Protocol.FEETECH if feetech else Protocol.DYNAMIXEL]
+    protocol = Protocol.FEETECH if feetech else Protocol.DYNAMIXEL
+    span, model = STATE_SPAN[protocol], "sts3215" if feetech else "xl330-m288"
+    decoder = Decoder(protocol, [model] * 6, (0, 0))
     goal, present, size = (42, 56, 2) if feetech else (116, 132, 4)
     start, ids = present - span.address, list(range(1, 7))
     name = "Sts3215PyController" if feetech else "Xl430PyController"
@@ -272,8 +275,10 @@ def _rustypot(pair: _Pair) -> Iterator[Turn]:
 
     def turn() -> None:
         follower, leader = buses
-        follower.sync_read_raw_data_with_error(ids, span.address, span.size)
-        read = leader.sync_read_raw_data_with_error(ids, span.address, span.size)
+        for bus in (follower, leader):
+            read = bus.sync_read_raw_data_with_error(ids, span.address, span.size)
+            if units:
+                decoder.decode(b"".join(bytes(values) for values, _error in read))
         goals = [list(values[start : start + size]) for values, _error in read]
         follower.sync_write_raw_data(ids, goal, goals)
 
@@ -306,7 +311,14 @@ WAYS: Final[Mapping[str, tuple[str, Callable[[_Pair], Any]]]] = {
     "LeRobot's buses, all": ("all, one register at a time", _lerobot_all),
     "SDK": ("all in one block", lambda pair: _sdk(pair, poll=False)),
     "SDK that waits in poll()": ("all in one block", lambda pair: _sdk(pair, poll=True)),
-    **({"rustypot": ("all in one block", _rustypot)} if find_spec("rustypot") else {}),
+    **(
+        {
+            "rustypot": ("all in one block", _rustypot),
+            "rustypot, units": ("and our decoding", lambda pair: _rustypot(pair, units=True)),
+        }
+        if find_spec("rustypot")
+        else {}
+    ),
     "gaploop": ("all in one block, both buses at once, SI units", _ours),
 }
 

@@ -558,8 +558,10 @@ class _Patience:
         self._lock.acquire(timeout=LOCK_S)
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it was another's all the time
+        try:
             self._lock.release()
+        except RuntimeError:  # it was another's all the time
+            return
 
 
 SPEED_RAD_S: Final = 1.0

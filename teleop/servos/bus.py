@@ -89,7 +89,7 @@ class ServoBus:
         self.protocol = line.protocol
         self.ids = tuple(ids)
         self.models = tuple(models)
-        self.decoder = Decoder(line.protocol, models)
+        self.decoder = Decoder(line.protocol, models, line.wire.AROUND)
         self.holding: set[int] = set()
         """Servos whose torque should be on."""
         self.released: set[int] = set()
@@ -111,7 +111,9 @@ class ServoBus:
         self._errors: dict[int, int] = {}
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
-        self._empty = bytes(self._span.size)
+        before, after = line.wire.AROUND
+        self._empty = bytes(before + self._span.size + after)
+        self._before, self._after = bytes(before), bytes(after)
         self._last_kind: tuple[tuple[int, ...], bool] | None = None
         self._last_request = Request(b"")
         self._place_request: Request | None = None
@@ -249,7 +251,7 @@ class ServoBus:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
 
-    def read_places(self, now_s: float) -> Script[list[int] | None]:
+    def read_places(self, now_s: float) -> Script[Sequence[int] | None]:
         """Read where the servos are [ticks] at `now_s` [s], and nothing else.
 
         None where not all of them answer, or one is known to be unwell: `read` deals with that.
@@ -320,8 +322,11 @@ class ServoBus:
 
     def _state(self, answers: Answers, now_s: float) -> BusState:
         replies = [answers.get(i) for i in self.ids]
-        blocks = [reply.data or self._empty if reply else self._empty for reply in replies]
-        state = self.decoder.decode(b"".join(blocks))
+        frames = [
+            self._before + reply.data + self._after if reply and reply.data else self._empty
+            for reply in replies
+        ]
+        state = self.decoder.decode(b"".join(frames))
         if self.protocol is reg.Protocol.FEETECH:
             for k, reply in enumerate(replies):
                 if reply and reply.error:

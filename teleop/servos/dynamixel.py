@@ -5,6 +5,7 @@ Source: ROBOTIS e-manual, "DYNAMIXEL Protocol 2.0" (emanual.robotis.com/docs/en/
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
@@ -18,12 +19,15 @@ from gaploop.teleop.servos.frames import (
     Frame,
     FrameParser,
     Reply,
+    all_heads,
 )
 
 HEADER: Final = b"\xff\xff\xfd\x00"
 ALERT: Final = 0x80
 """Bit of the error byte: register 70, Hardware Error Status, isn't 0."""
 _STUFFED: Final = (b"\xff\xff\xfd", b"\xff\xff\xfd\xfd")
+AROUND: Final = (9, 2)
+"""Bytes of a reply before its data, and after: header 4, id 1, length 2, 0x55, error 1; CRC 2."""
 _OVERHEAD: Final = 10  # header 4, id 1, length 2, instruction 1, CRC 2
 
 
@@ -107,18 +111,15 @@ def expected(size: int, ids: Iterable[int]) -> Expected:
     tail = bytes((length & 0xFF, length >> 8, Instruction.STATUS, 0))
     heads = [HEADER + bytes((servo_id,)) + tail for servo_id in ids]
     step = _OVERHEAD + 1 + size
+    as_well = all_heads(heads, step)
+    crcs = struct.Struct("<" + f"{step - 2}xH" * len(heads))
+    ends, crc_of = range(step - 2, step * len(heads), step), fastcrc.crc16.umts
 
-    def data_of(received: bytes) -> bytes | None:
-        data = []
-        for start, head in zip(range(0, len(received), step), heads, strict=True):
-            end = start + step - 2
-            is_whole = crc16(received[start:end]).to_bytes(2, "little") == received[end : end + 2]
-            if not is_whole or not received.startswith(head, start):
-                return None
-            data.append(received[end - size : end])
-        return b"".join(data)
+    def is_all_of(received: bytes) -> bool:
+        found = [crc_of(received[end - step + 2 : end]) for end in ends]
+        return tuple(found) == crcs.unpack(received) and as_well(received)
 
-    return Expected(step * len(heads), data_of)
+    return Expected(step * len(heads), is_all_of)
 
 
 class Parser(FrameParser):

@@ -17,13 +17,11 @@ What goes wrong is counted: data, not log lines.
 from __future__ import annotations
 
 import math
-import select
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gaploop.core import platform_calls
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Expected, Frame, FrameParser, Reply
 from gaploop.teleop.servos.port import SerialPort
@@ -58,7 +56,7 @@ class Request:
         fresh: the answer to the same packet sent earlier won't do.
         wait_s: how long to wait beyond what the bytes take [s]; as the bus needs where None.
         expected: what a bus that is well answers. Where just that comes, nothing is cut into
-            frames: `BusLine.whole` has the data, and there are no answers.
+            frames: `BusLine.whole` has all that came, and there are no answers.
     """
 
     packet: bytes
@@ -131,7 +129,7 @@ class BusLine:
         self.parser: FrameParser = self.wire.Parser()
         self.answers: dict[int, Reply] = {}
         self.whole: bytes | None = None
-        """Data of all that were asked, in order, where a request's `expected` is what came."""
+        """What came, where it is a request's `expected`: whole frames of all that were asked."""
         self.request = Request(b"")
         self.deadline_s = 0.0
         self.is_timed = True
@@ -171,7 +169,7 @@ class BusLine:
         """Send a request. A port that fails counts as nobody answering."""
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
-        expected = self.parser.expect(request.size, len(request.ids))
+        expected = self.parser.expect(request.size, len(request.ids)) if request.ids else 0
         if self.owed:  # which late answers would be taken for this request's?
             now_s = time.monotonic()
             self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
@@ -232,13 +230,13 @@ class BusLine:
                 self._held = data  # until all of it is there, or the deadline has come
                 return
             self._expected, self._held = None, b""
-            if len(data) == expected.length:
-                self.whole = expected.data_of(data)
+            if len(data) == expected.length and expected.is_all_of(data):
+                self.whole = data
         if self.whole is None:
             self._take(self.parser.feed(data))
         else:
             self.parser.accept(len(data))
-        if self.complete and self.is_timed:  # so that waiting fits the adapter
+        if self.is_timed and self.complete:  # so that waiting fits the adapter
             took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
             self.reply_s += 0.05 * (took_s - self.reply_s)
 
@@ -250,6 +248,10 @@ class BusLine:
 
     def end(self) -> Answers:
         """Close the request: save what can be saved, count what is missing."""
+        if self.whole is not None and not self.owed:  # as nearly always: nothing is left over
+            self._missing.difference_update(self.request.ids)
+            self._failed = False
+            return self.answers
         if self._held:
             self._take(self.parser.feed(self._held))
             self._held = b""
@@ -331,7 +333,6 @@ def run(scripts: Sequence[tuple[BusLine, Script[Any]]], *, is_sent: bool = False
     """
     results: list[Any] = [None] * len(scripts)
     active: dict[int, int] = {}
-    poll = platform_calls.poll_terminals()
 
     def advance(index: int, answers: Answers | None) -> None:
         """Let a script go on until it asks something that is answered, or returns."""
@@ -361,19 +362,16 @@ def run(scripts: Sequence[tuple[BusLine, Script[Any]]], *, is_sent: bool = False
             advance(index, line.end())
         else:
             active[line.port.fileno()] = index
-    for fd in active:
-        poll.register(fd, select.POLLIN)
     while active:
-        first_s = min(scripts[index][0].deadline_s for index in active.values())
+        lines = [scripts[index][0] for index in active.values()]
+        first_s = min(line.deadline_s for line in lines)
         # Nobody goes on before all have answered, so only one bus is waited for: what comes on
         # the others meanwhile doesn't wake the thread, which costs more than reading it.
-        scripts[next(reversed(active.values()))][0].port.wait(first_s - time.monotonic())
-        for fd, _ in poll.poll(0):
-            index = active.get(fd, -1)
-            if index < 0:
-                poll.unregister(fd)
-                continue
-            scripts[index][0].receive()
+        has_come = lines[-1].port.wait(first_s - time.monotonic())
+        for line in lines:
+            came = has_come if line is lines[-1] else line.port.wait(0.0)
+            if came or line.port.fileno() < 0:  # closed by who takes torque off: that ends it
+                line.receive()
         now_s = time.monotonic()
         for fd, index in tuple(active.items()):
             line = scripts[index][0]

@@ -17,10 +17,13 @@ from gaploop.teleop.servos.frames import (
     Frame,
     FrameParser,
     Reply,
+    all_heads,
 )
 
 HEADER: Final = b"\xff\xff"
-_OVERHEAD: Final = 6  # header 2, id 1, length 1, instruction or error 1, checksum 1
+AROUND: Final = (5, 1)
+"""Bytes of a reply before its data, and after: header 2, id 1, length 1, error 1; checksum 1."""
+_OVERHEAD: Final = sum(AROUND)
 
 
 class Instruction(IntEnum):
@@ -78,19 +81,16 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
 def expected(size: int, ids: Iterable[int]) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
     heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
-    step, head_bytes = size + _OVERHEAD, _OVERHEAD - 1
+    step = size + _OVERHEAD
+    as_well = all_heads(heads, step)
+    ends, whole = range(step, step * len(heads) + 1, step), [0xFF] * len(heads)
 
-    def data_of(received: bytes) -> bytes | None:
-        data = []
-        for start, head in zip(range(0, len(received), step), heads, strict=True):
-            one = received[start : start + step]
-            # The checksum makes the sum of all but the header 0xFF; the header's own is 0x1FE.
-            if not one.startswith(head) or (sum(one) + 3) & 0xFF:
-                return None
-            data.append(one[head_bytes:-1])
-        return b"".join(data)
+    def is_all_of(received: bytes) -> bool:
+        # The checksum makes the sum of all but the header 0xFF.
+        sums = [sum(received[end - step + 2 : end]) & 0xFF for end in ends]
+        return sums == whole and as_well(received)
 
-    return Expected(step * len(heads), data_of)
+    return Expected(step * len(heads), is_all_of)
 
 
 class Parser(FrameParser):

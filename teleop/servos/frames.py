@@ -8,7 +8,7 @@ time: a reply that lost its tail must not take the next servo's reply with it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 BROADCAST_ID = 0xFE
@@ -42,12 +42,19 @@ class Expected(NamedTuple):
     """What a bus that is well sends in answer to a request: the replies and nothing else.
 
     Attributes:
-        data_of: takes that many bytes; returns every servo's data in one piece, in the order
-            asked, or None where anything at all is different: an error, another order, noise.
+        is_all_of: takes that many bytes; False where anything at all is different: an error,
+            another order, noise. The data of each lies in them within the wire's `AROUND`.
     """
 
     length: int
-    data_of: Callable[[bytes], bytes | None]
+    is_all_of: Callable[[bytes], bool]
+
+
+def all_heads(heads: Sequence[bytes], step: int) -> Callable[[bytes], bool]:
+    """Return what says whether frames of `step` bytes begin with `heads`, in one comparison."""
+    mask = int.from_bytes(b"".join((b"\xff" * len(head)).ljust(step, b"\0") for head in heads))
+    wanted = int.from_bytes(b"".join(head.ljust(step, b"\0") for head in heads))
+    return lambda received: int.from_bytes(received) & mask == wanted
 
 
 class FrameParser(abc.ABC):

@@ -16,13 +16,12 @@ offset and drive mode work inside the servo, so what is read already contains th
 
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -396,8 +395,7 @@ _FEETECH_BLOCK: Final = "HHHBBxBx2xH"
 """Position, velocity, load, voltage, temperature, status, current."""
 
 
-@dataclass(frozen=True)
-class BusState:
+class BusState(NamedTuple):
     """What the servos of one bus reported.
 
     Attributes:
@@ -424,18 +422,33 @@ class BusState:
 
 
 class Decoder:
-    """Decodes the state blocks of one bus's servos, in order."""
+    """Decodes what one bus's servos answer, in order.
 
-    def __init__(self, protocol: Protocol, models: Sequence[str]) -> None:
+    Its methods take the frames of all servos in one piece, as they came: how many bytes are
+    `around` the data of each, before it and after.
+    """
+
+    def __init__(self, protocol: Protocol, models: Sequence[str], around: tuple[int, int]) -> None:
         self.protocol = protocol
         known = [MODELS[name] for name in models]
-        count = len(known)
-        is_feetech = protocol is Protocol.FEETECH
-        self._blocks = struct.Struct(
-            "<" + (_FEETECH_BLOCK if is_feetech else _DYNAMIXEL_BLOCK) * count
+        count = self._count = len(known)
+        is_feetech = self._is_feetech = protocol is Protocol.FEETECH
+        before, after = around
+        block, goal = (_FEETECH_BLOCK, "H") if is_feetech else (_DYNAMIXEL_BLOCK, "i")
+        self._blocks, self._places = (
+            struct.Struct("<" + f"{before}x{data}{after}x" * count) for data in (block, goal)
         )
+        # Where the numbers of a block are that each row of the values is made of.
+        rows, width = ((0, 1, 6, 2, 4, 3, 0), 7) if is_feetech else ((2, 1, 0, 0, 4, 3, 2), 5)
+        self._numbers = np.add.outer(rows, width * np.arange(count)).ravel()
+        if is_feetech:  # sign and magnitude
+            signs = (0x8000, 0x8000, 0x8000, 0x0400, 0, 0, 0x8000)
+            self._signs = np.repeat(signs, count)
+            self._magnitudes = np.repeat([(sign or 0x10000) - 1 for sign in signs], count)
         self._current_a = [model.current_step_a for model in known]
-        self._load_pct = [math.nan if model.has_current else LOAD_STEP_PCT for model in known]
+        self._load_pct = [
+            math.nan if model.has_current and not is_feetech else LOAD_STEP_PCT for model in known
+        ]
         self._speed_ticks_s = [FEETECH_SLOW_TICKS_S] * count
         self.set_angles([0.0] * count, [0.0] * count, [RAD_PER_TICK] * count)
 
@@ -448,57 +461,36 @@ class Decoder:
         """Say what each joint's angle is [rad]: `middle_rad` at `middle_ticks`, and its slope."""
         self.angles = list(zip(middle_ticks, middle_rad, rad_per_tick, strict=True))
         """What `set_angles` was told of each joint."""
-        if self.protocol is Protocol.FEETECH:
-            self.set_speed_steps(self._speed_ticks_s)
-        else:
-            scale = DYNAMIXEL_VELOCITY_RAD_S / RAD_PER_TICK
-            self._speed_rad_s = [slope * scale for slope in rad_per_tick]
+        self.set_speed_steps(self._speed_ticks_s)
 
     def set_speed_steps(self, ticks_s: Sequence[float]) -> None:
         """Say what a step of each Feetech servo's speed is worth [ticks/s]."""
         self._speed_ticks_s = list(ticks_s)
-        angles = zip(ticks_s, self.angles, strict=True)
-        self._speed_rad_s = [step * slope for step, (_, _, slope) in angles]
+        middle, rad, slope = np.array(self.angles).T
+        ones, nil = np.ones(self._count), np.zeros(6 * self._count)
+        step = self._speed_ticks_s if self._is_feetech else DYNAMIXEL_VELOCITY_RAD_S / RAD_PER_TICK
+        rows = (ones, step * slope, self._current_a, self._load_pct, ones)
+        self._steps = np.concatenate([*rows, VOLTAGE_STEP_V * ones, slope])
+        self._offsets = np.concatenate([nil, rad - middle * slope])
 
-    def places(self, data: bytes) -> list[int]:
-        """Decode the servos' Present_Position [ticks], in order and in one piece."""
-        size = TABLES[self.protocol]["Present_Position"].size
-        return [
-            decode_position(self.protocol, data[k : k + size]) for k in range(0, len(data), size)
-        ]
+    def places(self, data: bytes) -> Sequence[int]:
+        """Decode the servos' Present_Position [ticks], in order."""
+        ticks: Sequence[int] = self._places.unpack(data)
+        if not self._is_feetech:
+            return ticks
+        return [one if one < 0x8000 else 0x8000 - one for one in ticks]
 
     def decode(self, data: bytes) -> BusState:
-        """Decode the blocks of all servos, in order and in one piece."""
-        # Six servos in plain Python and one array at the end. Called after every sleep, from
-        # cold caches, array arithmetic on six numbers takes longer.
-        numbers: Sequence[int] = self._blocks.unpack(data)
-        load: Sequence[float]
-        if self.protocol is Protocol.DYNAMIXEL:
-            current, speed, place = numbers[0::5], numbers[1::5], numbers[2::5]
-            load = [step * one for step, one in zip(self._load_pct, current, strict=True)]
-            volts, heat, status = numbers[3::5], numbers[4::5], [0] * len(self.angles)
-        else:  # sign and magnitude; written out, because this runs 2,400 times a second
-            place = [one if one < 0x8000 else 0x8000 - one for one in numbers[0::7]]
-            speed = [one if one < 0x8000 else 0x8000 - one for one in numbers[1::7]]
-            tenths = [-(one & 0x3FF) if one & 0x400 else one & 0x3FF for one in numbers[2::7]]
-            load = [LOAD_STEP_PCT * one for one in tenths]
-            current = [one if one < 0x8000 else 0x8000 - one for one in numbers[6::7]]
-            volts, heat = numbers[3::7], numbers[4::7]
-            status = [one & FEETECH_STATUS_BITS for one in numbers[5::7]]
-        rows: list[Sequence[float]] = [
-            place,
-            [step * one for step, one in zip(self._speed_rad_s, speed, strict=True)],
-            [step * one for step, one in zip(self._current_a, current, strict=True)],
-            load,
-            heat,
-            [VOLTAGE_STEP_V * one for one in volts],
-            [
-                rad + (tick - middle) * slope
-                for tick, (middle, rad, slope) in zip(place, self.angles, strict=True)
-            ],
-        ]
-        values = np.array(list(itertools.chain(*rows)), dtype=np.float64)
-        return BusState(values.reshape(len(rows), -1), np.array(status, dtype=np.int64))
+        """Decode the servos' blocks: all of them in a few steps, for this is in every turn."""
+        numbers = np.array(self._blocks.unpack(data))
+        values, steps = numbers[self._numbers], self._steps
+        if self._is_feetech:
+            status = numbers[5::7] & FEETECH_STATUS_BITS
+            steps = np.where(values & self._signs, -steps, steps)
+            values &= self._magnitudes
+        else:
+            status = np.zeros(self._count, dtype=np.int64)
+        return BusState((values * steps + self._offsets).reshape(7, -1), status)
 
 
 def encode_goals(protocol: Protocol, ids: Sequence[int], ticks: Iterable[float]) -> bytes:

@@ -46,7 +46,11 @@ def test_an_unknown_arm_is_refused() -> None:
 
 
 def test_lerobots_camera_sees_the_scene_move() -> None:
-    """LeRobot's own ZMQCamera reads what is served."""
+    """LeRobot's own ZMQCamera reads what is served.
+
+    Incident: on a busy machine it closed its socket beside its own thread, which still read, after
+    a warm-up of 1 s, and ZeroMQ aborted the program.
+    """
     from lerobot.cameras.zmq import ZMQCamera, ZMQCameraConfig
 
     with socket.socket() as probe:
@@ -55,9 +59,12 @@ def test_lerobots_camera_sees_the_scene_move() -> None:
     plant = make_plant("koch")
     with CameraServer(plant, ["top", "side"], port=port, size_px=(160, 120), fps=20.0):
         camera = ZMQCamera(
-            ZMQCameraConfig(server_address="127.0.0.1", port=port, camera_name="side", warmup_s=1)
+            ZMQCameraConfig(
+                server_address="127.0.0.1", port=port, camera_name="side", timeout_ms=60_000
+            )
         )
-        camera.connect()
+        camera.connect(warmup=False)
+        camera.async_read(timeout_ms=60_000.0)
         before = np.asarray(camera.read())
         goal = plant.read().position_rad
         goal[0] -= 0.8
@@ -65,6 +72,8 @@ def test_lerobots_camera_sees_the_scene_move() -> None:
         plant.advance(1.5)
         for _ in range(4):
             after = np.asarray(camera.read())
+        camera.stop_event.set()
+        camera.thread.join(60.0)
         camera.disconnect()
     assert before.shape == (120, 160, 3)
     assert np.abs(after.astype(int) - before.astype(int)).max() > 40
