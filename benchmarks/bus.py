@@ -35,8 +35,8 @@ TURNS: Final = 300
 ROUNDS: Final = 5
 
 MISSED: Final = (OSError, IndexError, RuntimeError)
-"""What LeRobot's buses and rustypot raise where a servo didn't answer in time, or its late answer was
-taken for the next."""
+"""What LeRobot's buses and rustypot raise where a servo didn't answer in time, or its late answer
+was taken for the next."""
 
 type Turn = Callable[[], None]
 

@@ -147,5 +147,5 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     words = FORMER.get(command, (command,))
     if command in FORMER:
         now = [f"is now: gaploop {' '.join(words)}"]
-    says = f"{'; '.join(now)}. The former name ends with 0.1." if now else None
+    says = f"{'; '.join(now)}. The former name ends with 0.2." if now else None
     return [*words, *given], says

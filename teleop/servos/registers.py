@@ -471,6 +471,7 @@ class Decoder:
         step = self._speed_ticks_s if self._is_feetech else DYNAMIXEL_VELOCITY_RAD_S / RAD_PER_TICK
         rows = (ones, step * slope, self._current_a, self._load_pct, ones)
         self._steps = np.concatenate([*rows, VOLTAGE_STEP_V * ones, slope])
+        self._steps_back = -self._steps
         self._offsets = np.concatenate([nil, rad - middle * slope])
 
     def places(self, data: bytes) -> Sequence[int]:
@@ -486,7 +487,7 @@ class Decoder:
         values, steps = numbers[self._numbers], self._steps
         if self._is_feetech:
             status = numbers[5::7] & FEETECH_STATUS_BITS
-            steps = np.where(values & self._signs, -steps, steps)
+            steps = np.where(values & self._signs, self._steps_back, steps)
             values &= self._magnitudes
         else:
             status = np.zeros(self._count, dtype=np.int64)

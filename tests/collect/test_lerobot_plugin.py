@@ -90,7 +90,7 @@ def test_lerobot_teleoperate_drives_through_our_filter_and_ends_limp(
     assert header.info.domain is Domain.SIM_TARGET  # never taken for a real arm's
     assert end is not None
     rows = read_stream(folder / TELEMETRY)
-    assert rows.num_rows > 50
+    assert rows.num_rows > 3  # LeRobot's second is the clock's: 16 on a busy machine, else 200
     for joint in header.info.joint_names:
         name = f"follower.{joint}"
         asked, sent = (np.asarray(rows[f"{name}.{what}"]) for what in ("leader_rad", "sent_rad"))

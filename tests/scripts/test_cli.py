@@ -157,7 +157,7 @@ def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[
         assert words[0] in cli.commands()
         assert cli.main([former, "--help"]) == 0
         said = capsys.readouterr()
-        now = f"is now: gaploop {' '.join(words)}. The former name ends with 0.1."
+        now = f"is now: gaploop {' '.join(words)}. The former name ends with 0.2."
         assert said.err == f"gaploop {former}: {now}\n"
         assert said.out.startswith(f"usage: gaploop {words[0]}")
 
@@ -168,7 +168,7 @@ def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
 ) -> None:
     assert cli.main(["label", "--episode=3"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == ("gaploop label: --episode is now --episodes. The former name ends with 0.1.")
+    assert said[0] == ("gaploop label: --episode is now --episodes. The former name ends with 0.2.")
     assert "Which folder" in said[1]
     for argv, says in (
         (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
