@@ -774,7 +774,9 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
         low_limit, high_limit = c.bounds
         at = float(fit.x[fit.chosen.index(c)]) if c in fit.chosen else c.nominal
         wide = widths[c]
-        excited = bool(wide <= c.quantity.useful)
+        # Nearly no damping is told from the nominal, whatever it is.
+        told = c in fit.chosen and abs(at - c.nominal) > wide
+        excited = told or bool(wide <= c.quantity.useful)
         if c.quantity is LATENCY:  # the cell acts in whole steps
             at = round(at / TIMESTEP_S) * TIMESTEP_S
             wide += TIMESTEP_S + unknown_s
