@@ -228,7 +228,7 @@ def evaluate(
     for condition in conditions:
         SIM_STATION.check_conditions(laid := _laid(condition), "--env.conditions")
         parse_conditions(laid)
-        wording(spec.task, condition.get(INSTRUCTION, SEEN), 0)
+        wording(CellSpec.task, condition.get(INSTRUCTION, SEEN), 0)
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
     path = str(policy_path) if ray and not Path(policy_path).exists() else str(found)
@@ -459,8 +459,9 @@ _station = _Station()
 def ready(job: CellJob) -> tuple[EmbeddedRig, ActPolicy]:
     """Return rig and policy of a job; a process keeps them for its next one."""
     policy = _station.policy_for(job)
-    policy.task = job.spec.instruction
-    return _station.rig_for(job, policy.fps), policy
+    rig = _station.rig_for(job, policy.fps)
+    policy.task = rig.cell.instruction
+    return rig, policy
 
 
 def _run(job: CellJob) -> list[Rollout]:
