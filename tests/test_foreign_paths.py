@@ -285,7 +285,7 @@ finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 collect/calibration.py:take_poses.look | folder / name | ours
 collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
-failure_analysis/review/server.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
+failure_analysis/review/server.py:ProjectPage.__init__ | ui.link('Episodes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from lerobot.policies.factory import make_pre_post_processors
 from numpy.typing import NDArray
 from safetensors.torch import load_model
 from torch.nn import functional
+from torchvision.transforms.functional import gaussian_blur
 
 from benchmarks.base_vision import pictures
 from benchmarks.base_vision.backgrounds import Backgrounds
@@ -48,6 +50,14 @@ TEACHER: Final = 1.0
 """Of the loss on what is seen where a base goes on, beside the policy's own."""
 LIGHT: Final = 0.1
 """Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
+BLURRED: Final = 0.3
+"""Of the takes, those that are out of focus."""
+BLUR: Final = (0.005, 0.045)
+"""By how much: sigma, as a share of the picture's width."""
+NOISY: Final = 0.2
+"""Of the takes, those with a noisy sensor."""
+NOISE: Final = 0.05
+"""How noisy at most: sigma, of 1."""
 
 
 def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int) -> ActBundle:
@@ -95,7 +105,7 @@ class VisionLearner(Learner):
     teacher: Any = None
 
     def loss(self, batch: PictureBatch) -> torch.Tensor:
-        """Return the policy's loss, with exposure and colours drawn for every take."""
+        """Return the policy's loss, with exposure, colours, focus and noise drawn for each take."""
         policy: Any = self.bundle.policy
         shown = _floats(batch.pictures)
         begin = np.unique(batch.first)  # a take's pictures follow its first
@@ -103,7 +113,8 @@ class VisionLearner(Learner):
         many = len(begin)
         gain = 1 + LIGHT * (torch.randn(many, 1, 1, 1) + 0.5 * torch.randn(many, 3, 1, 1))
         shift = 0.3 * LIGHT * torch.randn(many, 1, 1, 1)
-        seen = policy.look({PICTURE: (shown * gain[take] + shift[take]).clamp(0, 1)})
+        shown = _as_cameras_show((shown * gain[take] + shift[take]).clamp(0, 1), take)
+        seen = policy.look({PICTURE: shown})
         known = self.bundle.preprocessor(
             {STATE: torch.from_numpy(batch.state), ACTION: torch.from_numpy(batch.action)}
         )
@@ -117,6 +128,22 @@ class VisionLearner(Learner):
                 told = self.teacher.look({PICTURE: _floats(batch.recorded)})
             loss = loss + TEACHER * functional.smooth_l1_loss(seen, told, beta=0.1)
         return loss
+
+
+def _as_cameras_show(shown: torch.Tensor, take: NDArray[np.intp]) -> torch.Tensor:
+    """Return pictures, shape (n, 3, height, width), of which some takes' are out of focus or noisy.
+
+    Without it, a base that had been trained before rooms no longer saw through a blurred lens.
+    """
+    for number in np.unique(take):
+        rows = torch.from_numpy(np.flatnonzero(take == number))
+        if torch.rand(()) < BLURRED:
+            sigma_px = float(torch.empty(()).uniform_(*BLUR)) * shown.shape[-1]
+            size = 2 * math.ceil(2.5 * sigma_px) + 1
+            shown[rows] = gaussian_blur(shown[rows], [size, size], [sigma_px, sigma_px])
+        if torch.rand(()) < NOISY:
+            shown[rows] += float(torch.empty(()).uniform_(0, NOISE)) * torch.randn_like(shown[rows])
+    return shown.clamp(0, 1)
 
 
 def _floats(pictures: NDArray[np.uint8]) -> torch.Tensor:

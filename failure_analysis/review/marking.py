@@ -117,7 +117,7 @@ def state_in(station: Path, camera: str, role: str, hue_deg: Interval) -> None:
             end += 1
     text = "\n".join(lines) + "\n"
     with tempfile.TemporaryDirectory() as folder:
-        tried = Path(folder) / station.name
+        tried = Path(folder) / "station.yaml"
         tried.write_text(text)
         try:
             scene = yaml.safe_load(text)["scene"]
