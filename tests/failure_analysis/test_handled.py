@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.messages import FloatArray, Image
-from gaploop.core.station import COLOURS
+from gaploop.core.station import COLOURS, Interval
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
@@ -83,10 +83,16 @@ def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
 
 def test_where_the_objects_colour_is_stated_nothing_else_counts() -> None:
     """A sheet of paper lay where the gripper opened: what had been lost was "put" there."""
-    takes = [attempt(seed, drops=seed % 3 == 0, littered=True) for seed in range(18)]
-    assert {t.mode for t in diagnose(takes).takes} == {"unknown"}
-    stated = diagnose(takes, object_hue_deg=COLOURS["red"])
-    assert {t.mode for t in stated.takes} == {"slip"}
+    takes = [attempt(seed, drops=seed % 3 == 0, littered=True) for seed in range(16)]
+    lost = np.array([take.outcome is Outcome.FAILURE for take in takes])
+
+    def put(hue_deg: Interval | None) -> FloatArray:
+        rows = with_pictures([figures_of(take, object_hue_deg=hue_deg) for take in takes])
+        return np.array([row.values["put:top"] for row in rows])
+
+    assert put(None)[lost].min() > 80.0
+    stated = put(COLOURS["red"])
+    assert stated[lost].max() < 20.0 < 50.0 < stated[~lost].min()
 
 
 def test_the_gripper_is_found_in_the_picture_from_what_it_takes_and_puts() -> None:
