@@ -16,7 +16,7 @@ from lerobot.policies.factory import make_pre_post_processors
 from numpy.typing import NDArray
 from safetensors.torch import load_model
 from torch.nn import functional
-from torchvision.transforms.functional import gaussian_blur
+from torchvision.transforms.functional import gaussian_blur  # type: ignore[import-untyped]
 
 from benchmarks.base_vision import pictures
 from benchmarks.base_vision.backgrounds import Backgrounds
