@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,12 +173,13 @@ def _no_outcome(config: DiagnoseConfig) -> bool:
 def _how_to_label(root: Path) -> str:
     """Return the command that labels, or those that take over what a column says."""
     ended = recorded_success(root) if is_dataset(root) else {}
+    named = shlex.quote(str(root))
     if not ended:
-        return f"gaploop review {root}"
+        return f"gaploop review {named}"
     lines = [f"its column next.success says that {sum(ended.values())} of {len(ended)} went well:"]
     for went_well, outcome in ((True, Outcome.SUCCESS), (False, Outcome.FAILURE)):
         if some := [episode for episode, said in ended.items() if said is went_well]:
-            lines.append(f"  gaploop label {root} --episodes='{some}' --outcome={outcome}")
+            lines.append(f"  gaploop label {named} --episodes='{some}' --outcome={outcome}")
     return "\n".join(lines)
 
 
@@ -354,8 +356,8 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
     if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
             f"None of the {len(driven)} episodes in {source} has an outcome. Label them first: "
-            f"{_how_to_label(source)}, or gaploop label {source} --episodes='[0, 3]' "
-            "--outcome=failure (and the others --outcome=success)."
+            f"gaploop label {shlex.quote(str(source))} --episodes='[0, 3]' --outcome=failure (and "
+            f"the others --outcome=success), or {_how_to_label(source)}"
         )
     told = with_units(takes, config.units)
     remember_units(source, config.units)

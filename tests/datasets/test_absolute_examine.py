@@ -53,7 +53,7 @@ def test_what_a_column_says_of_the_outcome_is_taken_over_by_the_commands_printed
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Environments of LeRobot write `next.success`: nobody need look at those episodes again."""
-    root = write(tmp_path / "set", arm(17.0))
+    root = write(tmp_path / "my set", arm(17.0))
     (file,) = root.glob("data/*/*.parquet")
     table = pq.read_table(file)
     went_well = np.isin(table["episode_index"].to_numpy(), (1, 4))
