@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +95,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         for name in named:
             for row in ROWS:
                 one = _row(name, row, data, folder / "runs", budget, ranks, config)
-                rows += [one] if one is not None else []
+                if one is not None:
+                    rows.append(one)
+                    with (folder / "rows.jsonl").open("a") as file:  # a kill costs one row
+                        file.write(json.dumps(one) + "\n")
                 advance()
     if not ranks.is_main:
         raise SystemExit(0)
