@@ -1,9 +1,9 @@
 """`benchmarks simulate`: simulated takes and rollouts a minute, beside plain physics.
 
-Takes of the scripted expert in the embedded cell go to a journal, with the overhead camera or
-without, in `--workers` processes at most. Beside them stands what only steps physics, on as many
-threads: mujoco.rollout on the same cell, and so101-nexus's batch environment with its rewards,
-where mjbatch and the MuJoCo that it was built for are installed (0.1.4: mujoco==3.14.0).
+Takes of the scripted expert in the embedded cell go to a journal, with two cameras (overhead and
+wrist), one or none, in `--workers` processes at most. Beside them stands what only steps physics,
+on as many threads: mujoco.rollout on the same cell, and so101-nexus's batch environment with its
+rewards, where mjbatch and the MuJoCo that it was built for are installed (0.1.4: mujoco==3.14.0).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TAKES: Final = 20
 SIZE_PX: Final = 224
+SEEN: Final[Mapping[str, Mapping[str, Any]]] = {"overhead": {}, "wrist": {}}
 WORLDS: Final = 8
 PHYSICS_S: Final = 200.0
 """Simulated by the programs that only step physics, all worlds together [s]."""
@@ -37,8 +38,9 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     runs: dict[str, Callable[[], tuple[int, float]]] = {}
     for count in sorted({1, most}):
         runs |= {
-            f"takes with pictures, {count} workers": partial(_takes, folder, n, count, True),
-            f"takes without, {count} workers": partial(_takes, folder, n, count, False),
+            f"takes with two cameras, {count} workers": partial(_takes, folder, n, count, 2),
+            f"takes with one, {count} workers": partial(_takes, folder, n, count, 1),
+            f"takes without, {count} workers": partial(_takes, folder, n, count, 0),
             f"evaluate, {count} workers": partial(_rollouts, config, n, count),
             f"mujoco.rollout, {count} workers": partial(_mujoco, count),
             f"so101-nexus, {count} workers": partial(_nexus, count),
@@ -60,27 +62,27 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     return {"picture_px": SIZE_PX, "evidence": "simulated", "runs": found}
 
 
-def _takes(folder: Path, n: int, workers: int, pictures: bool) -> tuple[int, float]:
+def _takes(folder: Path, n: int, workers: int, cameras: int) -> tuple[int, float]:
     """Record about `n` takes of the scripted expert, split over processes; how many, how long."""
     journal = folder / "takes"
     shutil.rmtree(journal, ignore_errors=True)
-    jobs = [(journal / str(k), -(-n // workers), 1000 * k, pictures) for k in range(workers)]
+    jobs = [(journal / str(k), -(-n // workers), 1000 * k, cameras) for k in range(workers)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(_record, jobs))
     return sum(done for done, _ in parts), sum(seconds for _, seconds in parts)
 
 
-def _record(job: tuple[Path, int, int, bool]) -> tuple[int, float]:
+def _record(job: tuple[Path, int, int, int]) -> tuple[int, float]:
     from gaploop.collect.campaign import Quota
     from gaploop.collect.rig import Rig, embedded_rig, scripted_leader
     from gaploop.collect.take import record_takes
     from gaploop.core.take import TakeInfo
 
-    journal, n, seed, pictures = job
+    journal, n, seed, cameras = job
 
     def rig(_conditions: Mapping[str, object]) -> Rig:
-        made = embedded_rig(image_size=SIZE_PX)
-        return made if pictures else replace(made, cameras=(), tracker=None)
+        made = embedded_rig(image_size=SIZE_PX, cameras=SEEN if cameras > 1 else None)
+        return made if cameras else replace(made, cameras=(), tracker=None)
 
     journal.mkdir(parents=True)
     end = record_takes(journal, TakeInfo("", "bench"), [Quota(n)], rig, scripted_leader, seed=seed)
