@@ -230,8 +230,10 @@ def load_policy(
     return policy
 
 
-def device_named(device: str) -> str:
+def device_named(device: str, option: str = "--policy.device") -> str:
     """Return a device of torch; for `auto` the best that this machine has.
+
+    LeRobot would take another one where it can't be used, and only log it.
 
     Raises:
         UnusableInputError: it can't be used here.
@@ -243,8 +245,8 @@ def device_named(device: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise UnusableInputError(
-            f"--policy.device={device}: PyTorch can't use it here ({reason}). Leave it out for "
-            "the best there is, or give cpu."
+            f"{option}={device}: PyTorch can't use it here ({reason}). Give auto for the best "
+            "there is, or cpu."
         ) from None
     return device
 
