@@ -76,7 +76,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     import torch
 
     from benchmarks.starts import record_demonstrations
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     has_gpu = torch.cuda.is_available()
     device = "cuda" if has_gpu else "cpu"
@@ -194,7 +194,7 @@ def _trained(asked: FinetuneConfig, rollouts: int, device: str) -> dict[str, Any
 
 def _successes(policy: Path, n: int, device: str) -> int:
     from gaploop.collect.rig import embedded_rig
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
     from gaploop.finetune.evaluate import MAX_S, roll_out
     from gaploop.finetune.evaluation import NOMINAL
     from gaploop.finetune.lerobot_policy import load_policy
