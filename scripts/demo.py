@@ -83,7 +83,7 @@ class DemoConfig:
     seed: str = ""
     """A number that draws the gaps of both cells, or random; always the same two unless given."""
     quick: bool = False
-    """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
+    """Fewer rollouts and steps: shows the way, proves little."""
     json: bool = False
     """Print one JSON object."""
 
