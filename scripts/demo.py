@@ -45,7 +45,7 @@ gaploop demo --output_dir=outputs/demo
 gaploop demo --seed=random --output_dir=outputs/drawn # two cells drawn from all nine dimensions
 """
 TYPED, TWIN, DIAGNOSIS = "commands.txt", "station/station_twin.yaml", "diagnosis/diagnosis.json"
-PLAN: Final = "plan/plan.yaml"
+PLAN, SPENT = "plan/plan.yaml", "spent.json"
 STATIONS: Final = (
     ({"actuator_response.latency": 0.8}, 5, True),
     ({"spatial_geometry.table_height": 0.9}, 2, False),
@@ -108,7 +108,7 @@ def run(config: DemoConfig) -> int:
     print(f"Sim-to-sim demo{of}, in {folder}", file=sys.stderr)
     with _timed(folder):
         cells = run_demo(folder, seed, QUICK if config.quick else FULL)
-    minutes = float(read_json(folder / "spent.json")["seconds"]) / 60
+    minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = _report(cells, folder, minutes)
     answer = {
         "schema": "gaploop.demo.v1",
@@ -392,7 +392,7 @@ def _begun(config: DemoConfig) -> tuple[Path, int | None]:
 @contextlib.contextmanager
 def _timed(folder: Path) -> Iterator[None]:
     """Add the time that this run takes to that of the demo's earlier ones, however it ends."""
-    path, start_s = folder / "spent.json", time.monotonic()
+    path, start_s = folder / SPENT, time.monotonic()
     before_s = float(read_json(path)["seconds"]) if path.exists() else 0.0
     try:
         yield
