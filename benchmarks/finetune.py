@@ -23,8 +23,8 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.starts import LoopStart
-    from gaploop.finetune.closed_loop import TargetCell
     from gaploop.finetune.config import FinetuneConfig
+    from gaploop.finetune.demonstrations import TargetCell
     from gaploop.finetune.evaluation import Evaluation
 
 TASKS: Final[Mapping[str, Mapping[str, float]]] = {
@@ -102,7 +102,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _cell(job: tuple[Path, str, int, LoopStart, FinetuneSize]) -> dict[str, Any]:
     from benchmarks.starts import record_demonstrations
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     folder, task, seed, start, size = job
     place = folder / f"{task}_{seed}"

@@ -122,7 +122,7 @@ def _kept(folder: Path) -> dict[int, dict[int, bool]]:
 def _demonstrations(folder: Path) -> Path:
     """Record and publish the data that all trainings share."""
     from benchmarks.starts import record_demonstrations
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     with options.progress("Recording takes", total=TAKES) as advance:
         return record_demonstrations(

@@ -11,6 +11,8 @@ them can be compared; tests, examples and benchmarks don't count.
 - commands and options: what `gaploop --help` and each command's help list, without what only a
   chosen type of device adds; `--json` and `--config_path`, which every command has, count once.
   Shown: without `--help=all`.
+- capabilities: what a user can do, the lines of the folders that do it, and what it would cost
+  to be without; the largest ten.
 - the way of one take: a take is recorded and published (`gaploop record`) with `sys.monitoring` on,
   from `record.run` until it returns; once of the embedded cell, and once of an emulated SO-101,
   which runs in processes of its own. Importing isn't counted, and what a second process does isn't
@@ -60,6 +62,67 @@ ARMS: Final = (
     "--teleop.id=leader", "--teleop.calibration_dir={}", "--display=none", "--auto_start",
     "--dataset.episode_time_s=3", "--dataset.reset_time_s=0",
 )  # fmt: skip
+CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
+    "findings on any dataset, without labels": (
+        "datasets/absolute",
+        "delays, offsets, swapped joints and faulty cameras of a foreign dataset stay unseen",
+    ),
+    "identification of a station's twin": (
+        "sim/identification scripts/identify.py collect/probe.py",
+        "no figure of what differs at a station; no remedy can be tried before it is bought",
+    ),
+    "check and its fixes": (
+        "datasets/check scripts/check.py",
+        "damaged datasets fail in the middle of a training, and are recorded again",
+    ),
+    "simulations of one's own": (
+        "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/roles.py sim/predicates.py "
+        "finetune/lerobot_gym.py finetune/world_twin.py finetune/world_check.py",
+        "everything in simulation works on the embedded cell alone",
+    ),
+    "gate and canary": (
+        "finetune/gate scripts/gate.py",
+        "whether a policy is better is judged by eye; no roll-back on a fleet",
+    ),
+    "review page": (
+        "failure_analysis/review scripts/review.py",
+        "labels only by command; nobody sees an episode beside its signals",
+    ),
+    "edit, merge, harmonise": (
+        "datasets/edit scripts/edit.py",
+        "datasets of several stations are put together by hand-written scripts",
+    ),
+    "gaps": ("sim/gaps", "no cell to try a diagnosis, a remedy or a base in"),
+    "servo drivers": (
+        "teleop/servos",
+        "a turn takes longer than LeRobot's; a pulled cable ends the session",
+    ),
+    "signals and phases": (
+        "failure_analysis/signals failure_analysis/views",
+        "no failure mode, phase or evidence: diagnose has nothing to say",
+    ),
+    "doctor": (
+        "teleop/checks scripts/doctor.py collect/preflight.py collect/mornings.py",
+        "faults of an arm, a camera or a policy show in the first episode",
+    ),
+    "leaders": (
+        "teleop/leaders teleop/link.py",
+        "LeRobot's leaders alone: no keyboard, gamepad, browser or remote one",
+    ),
+    "emulator": ("teleop/emulator scripts/emulate.py", "nothing of an arm is tested without one"),
+    "operator's window": ("collect/operator", "recording by LeRobot's three keys"),
+    "adapting": (
+        "finetune/tuning finetune/batches.py finetune/training.py finetune/adapt.py",
+        "LoRA by LeRobot's own training alone: no mixture by cause, no held-out error",
+    ),
+    "planning": ("failure_analysis/planning scripts/plan.py", "how much to record is guessed"),
+    "calibration": (
+        "teleop/calibration scripts/calibrate.py scripts/_calibrate.py collect/calibration.py",
+        "cameras stay where they are drawn: no metres in pictures",
+    ),
+}
+"""What a user can do, the folders and files that do it, and what dropping it would cost."""
+LARGEST: Final = 10
 START_S: Final = 120.0
 """Emulated arms are there after this [s]."""
 
@@ -142,6 +205,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "lines": sum(text.count("\n") for text in files.values()),
         "files": len(files),
         "classes": sum(isinstance(node, ast.ClassDef) for node in nodes),
+        "imports_in_functions": imports_in_functions(trees),
+        "capabilities": sizes(root),
         "duplicate_names": len(repeated),
         "duplicates": repeated,
         "functions": functions,
@@ -162,6 +227,25 @@ def product_files(package: Path) -> dict[Path, str]:
     links = (link for link in package.iterdir() if link.is_symlink())
     found = (p for link in links for p in link.resolve().rglob("*.py"))
     return {p: p.read_text() for p in sorted(found) if "__pycache__" not in p.parts}
+
+
+def imports_in_functions(trees: Mapping[Path, ast.Module]) -> int:
+    """Return how many import statements stand in functions."""
+    return sum(
+        len({n for f in ast.walk(t) if isinstance(f, FUNCTION) for n in ast.walk(f)
+             if isinstance(n, ast.Import | ast.ImportFrom)})
+        for t in trees.values()
+    )  # fmt: skip
+
+
+def sizes(root: Path) -> dict[str, int]:
+    """Return the lines of each of `CAPABILITIES`, the largest first."""
+    found = Counter[str]()
+    for name, (places, _) in CAPABILITIES.items():
+        for place in map(root.joinpath, places.split()):
+            files = place.rglob("*.py") if place.is_dir() else [place]
+            found[name] += sum(p.read_text().count("\n") for p in files if p.exists())
+    return dict(found.most_common())
 
 
 def duplicates(trees: Mapping[Path, ast.Module]) -> dict[str, int]:
@@ -305,6 +389,7 @@ def table(result: Mapping[str, Any]) -> str:
         "private functions used once, share of all functions": (
             f"{result['private_single_use']:,}, {share:.1%}"
         ),
+        "imports in functions": result["imports_in_functions"],
         "commands": result["commands"],
         "options, of these shown": f"{result['options']}, {result['options_shown']}",
         "one take: files": result["way_files"],
@@ -317,4 +402,8 @@ def table(result: Mapping[str, Any]) -> str:
         ),
     }
     lines = [f"| {result['root']} | |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
+    lines += [f"| {name} | {value} |" for name, value in rows.items()]
+    lines += ["", "| largest capabilities | lines | without it |", "|---|---|---|"]
+    for name, count in [*result["capabilities"].items()][:LARGEST]:
+        lines.append(f"| {name} | {count:,} | {CAPABILITIES[name][1]} |")
+    return "\n".join(lines)

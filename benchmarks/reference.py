@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
     from gaploop.core.protocols import Leader
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
 REFERENCE_TAKES: Final = 30
 """Rollouts of the policy, and as many takes of the scripted leader that sees by the tracker."""
@@ -31,7 +31,7 @@ REFERENCE_SCENES: Final = 2_000_000
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record nominal takes and write `reference_so101_cell_<task>.json` to `folder`."""
     from gaploop.failure_analysis.reference import SHIPPED
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     count, first = config.n or REFERENCE_TAKES, REFERENCE_SCENES + config.seed * 1000
     task = config.tasks[0] if config.tasks else "pick_place"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.starts import LoopStart
     from gaploop.core.twin import Twin
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
 ROWS: Final = "reinforcement.parquet"
 GAPS: Final = {
@@ -115,7 +115,7 @@ class _Station:
 
     @property
     def cell(self) -> TargetCell:
-        from gaploop.finetune.closed_loop import TargetCell
+        from gaploop.finetune.demonstrations import TargetCell
 
         return TargetCell({self.gap: GAPS[self.gap]}, 7000 + self.seed)
 
@@ -146,12 +146,13 @@ class _Station:
 
     def _learned(self, arm: str, run: Path) -> Path:
         """Return the policy of an arm, trained now or before."""
+        from benchmarks.stages import collected, learn_from, silent
         from gaploop.collect.campaign import Quota
         from gaploop.core.run_record import RUN
         from gaploop.core.twin import around_twin
         from gaploop.finetune.adapt import ADAPTER, MERGED
-        from gaploop.finetune.closed_loop import TargetCell, collected, learn_from, silent
         from gaploop.finetune.config import FinetuneConfig, StartPolicy
+        from gaploop.finetune.demonstrations import TargetCell
         from gaploop.finetune.evaluate import CellSpec
         from gaploop.finetune.reinforce import reinforce
         from gaploop.finetune.tuning.presets import TRACKED_SPECS

@@ -33,7 +33,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
 ROWS: Final = "seeing_remedies.parquet"
 DIMENSIONS: Final = (
@@ -133,7 +133,7 @@ class _Station:
 
     def _drawn(self) -> TargetCell:
         """Return the cell, as it was drawn before or drawn now until the base fails there."""
-        from gaploop.finetune.closed_loop import TargetCell
+        from gaploop.finetune.demonstrations import TargetCell
         from gaploop.finetune.evaluate import evaluate
         from gaploop.sim.gaps import mechanisms_of
 
@@ -183,14 +183,15 @@ class _Station:
         return run / ADAPTER
 
     def _nominal(self) -> Path:
-        from gaploop.finetune.closed_loop import TargetCell
+        from gaploop.finetune.demonstrations import TargetCell
 
         root = _recorded(self.shared, "nominal_takes", TargetCell({}, 0), NOMINAL_TAKES)
         assert root is not None
         return root
 
     def _simulated(self) -> Path | None:
-        from gaploop.finetune.closed_loop import NOTHING, TargetCell
+        from benchmarks.stages import NOTHING
+        from gaploop.finetune.demonstrations import TargetCell
         from gaploop.sim.randomise import preset
 
         cell = TargetCell({}, 0, parameters=NOTHING, randomise=preset("all"))
@@ -199,8 +200,8 @@ class _Station:
 
 def _recorded(folder: Path, name: str, cell: TargetCell, takes: int) -> Path | None:
     """Return a dataset of scripted takes, recorded now or before; None where all of them failed."""
+    from benchmarks.stages import collected, silent
     from gaploop.collect.campaign import Quota
-    from gaploop.finetune.closed_loop import collected, silent
 
     root = folder / name
     if not root.exists() and not collected(folder, name, cell, [Quota(takes)], name, silent):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.stages import DEMONSTRATION_S, SIM_SEEDS
 from gaploop.collect.campaign import Quota
 from gaploop.collect.rig import scripted_leader
 from gaploop.collect.take import TakeResult, record_takes
 from gaploop.core.take import TakeInfo
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.finetune.closed_loop import DEMONSTRATION_S, SIM_SEEDS, TargetCell
 from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.pretrain import POLICY, pretrain
 from gaploop.sim.arms import SO101
 

@@ -195,11 +195,11 @@ class _Station:
         return self._planned() if arm == "plan" else self._from_twin(arm)
 
     def _planned(self) -> _Done:
+        from benchmarks.stages import DIAGNOSIS, TWIN, plan_for, roll_out_and_diagnose
         from gaploop.core.journal_format import take_folders
         from gaploop.failure_analysis.planning.effort import effort_from
         from gaploop.failure_analysis.planning.plan import FIND_OUT
         from gaploop.failure_analysis.planning.remedies import OPERATOR_H, PlanContext
-        from gaploop.finetune.closed_loop import DIAGNOSIS, TWIN, plan_for, roll_out_and_diagnose
 
         twin, path = self._twin(), self.folder / "plan.yaml"
         about = PlanContext(self.folder, self.base, twin, self.folder / TWIN)
@@ -228,12 +228,12 @@ class _Station:
         return replace(made, hours=hours, done=made.done or f"in words ({words})")
 
     def _twin(self) -> Twin:
-        from gaploop.finetune.closed_loop import measured_twin
+        from benchmarks.stages import measured_twin
 
         return measured_twin(self.site.cell, self.folder)
 
     def _carried_out(self, plan: Plan, twin: Twin) -> _Done:
-        from gaploop.finetune.closed_loop import carry_out
+        from benchmarks.stages import carry_out
 
         found = carry_out(
             plan, self.site.cell, self.folder, base=self.base, sim=self.sim, twin=twin,
@@ -250,7 +250,7 @@ class _Station:
         from gaploop.core.plan import Plan, PlanItem
         from gaploop.core.twin import around_twin
         from gaploop.failure_analysis.planning import remedies
-        from gaploop.finetune.closed_loop import TargetCell
+        from gaploop.finetune.demonstrations import TargetCell
 
         twin, hours = self._twin(), PROBE_H + remedies.OPERATOR_H.value
         drives = [m for m in twin.mechanisms if m.startswith("actuator_response.")]
@@ -275,9 +275,10 @@ class _Station:
 
     def _randomised(self, arm: str) -> _Done:
         """Return the policy that all stations share."""
+        from benchmarks.stages import NOTHING
         from gaploop.collect.campaign import Quota
         from gaploop.failure_analysis.planning.remedies import OPERATOR_H, RANDOMISED_TAKES
-        from gaploop.finetune.closed_loop import NOTHING, TargetCell
+        from gaploop.finetune.demonstrations import TargetCell
         from gaploop.sim.randomise import preset
 
         ranges: Randomisation = preset(*PRESETS[arm])
@@ -286,8 +287,8 @@ class _Station:
         return replace(made, hours=OPERATOR_H.value)
 
     def _learned(self, name: str, folder: Path, cells: Sequence[tuple[str, Any, Any]]) -> _Done:
+        from benchmarks.stages import collected, learn_from, silent
         from gaploop.finetune.adapt import ADAPTER
-        from gaploop.finetune.closed_loop import collected, learn_from, silent
 
         roots = [
             folder / root

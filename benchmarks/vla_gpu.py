@@ -2,8 +2,7 @@
 
 Without `--policies` the policies have random weights and their full size: time and memory don't
 depend on the weights, and nothing is downloaded. Without a GPU they are tiny, and the table says
-so: that shows that every row runs, and nothing else. `accelerate launch -m benchmarks vla_gpu`
-takes several GPUs.
+so: that shows that every row runs, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.finetune.config import FinetuneConfig
-    from gaploop.finetune.training import Ranks
 
 CAMERA: Final = "observation.images.overhead"
 PIXELS, JOINTS = 192, 6
@@ -79,32 +77,27 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     import torch
 
     from benchmarks.starts import record_demonstrations
-    from gaploop.finetune.closed_loop import TargetCell
-    from gaploop.finetune.training import Ranks
+    from gaploop.finetune.demonstrations import TargetCell
 
     has_gpu = torch.cuda.is_available()
-    ranks = Ranks("auto" if has_gpu else "cpu")
+    device = "cuda" if has_gpu else "cpu"
     budget = WITH_GPU if has_gpu else WITHOUT
     data = config.data or folder / "takes"
-    if config.data is None and ranks.is_main:
+    if config.data is None:
         data = record_demonstrations(TargetCell(GAP, 0), folder, budget.takes, 0)
-    ranks.wait()
-    named = config.policies or [str(p) for p in _made_up(folder / "bases", has_gpu, ranks)]
+    named = config.policies or [str(p) for p in _made_up(folder / "bases", has_gpu)]
     rows = []
     with options.progress("Training", len(named) * len(ROWS)) as advance:
         for name in named:
             for row in ROWS:
-                one = _row(name, row, data, folder / "runs", budget, ranks, config)
+                one = _row(name, row, data, folder / "runs", budget, device, config)
                 if one is not None:
                     rows.append(one)
                     with (folder / "rows.jsonl").open("a") as file:  # a kill costs one row
                         file.write(json.dumps(one) + "\n")
                 advance()
-    if not ranks.is_main:
-        raise SystemExit(0)
     return {
         "device": torch.cuda.get_device_name() if has_gpu else "no GPU: tiny policies on the CPU",
-        "processes": ranks.size,
         "weights": "given" if config.policies else "random",
         "budget": vars(budget),
         "rows": rows,
@@ -112,14 +105,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _made_up(folder: Path, is_full_size: bool, ranks: Ranks) -> list[Path]:
+def _made_up(folder: Path, is_full_size: bool) -> list[Path]:
     """Return base folders of the policies, with random weights."""
     from benchmarks import lerobot_made_up as made_up
 
     made_up.without_downloads(setattr, folder / "vlm", is_tiny=not is_full_size)
     sizes = made_up.FULL_SIZE if is_full_size else made_up.OPTIONS
     for kind in KINDS:
-        if ranks.is_main and not (folder / kind / "model.safetensors").exists():
+        if not (folder / kind / "model.safetensors").exists():
             made_up.make(
                 kind,
                 folder / kind,
@@ -129,7 +122,6 @@ def _made_up(folder: Path, is_full_size: bool, ranks: Ranks) -> list[Path]:
                 joints=JOINTS,
                 options=sizes.get(kind, {}),
             )
-    ranks.wait()
     return [folder / kind for kind in KINDS]
 
 
@@ -139,7 +131,7 @@ def _row(
     data: Path,
     runs: Path,
     budget: Budget,
-    ranks: Ranks,
+    device: str,
     config: BenchConfig,
 ) -> dict[str, Any] | None:
     """Train a row; None where the preset is that way by itself."""
@@ -160,7 +152,7 @@ def _row(
         stats="new",
         steps=budget.steps,
         batch_size=size,
-        device=ranks.device,
+        device=device,
         seed=config.seed,
         output_dir=runs / f"{kind} {row.words}".replace(", ", "_").replace(" ", "_"),
         **row.spec,
@@ -168,18 +160,18 @@ def _row(
     precision = row.spec.get("precision", preset.spec.precision)
     said = {"policy": kind, "way": row.words, "precision": precision, "batch_size": size}
     try:
-        return {**said, **_trained(asked, budget.rollouts, ranks)}
+        return {**said, **_trained(asked, budget.rollouts, device)}
     except UnusableInputError as error:
         return {**said, "left_out": str(error)}
 
 
-def _trained(asked: FinetuneConfig, rollouts: int, ranks: Ranks) -> dict[str, Any]:
+def _trained(asked: FinetuneConfig, rollouts: int, device: str) -> dict[str, Any]:
     import psutil
     import torch
 
     from gaploop.finetune.adapt import adapt
 
-    has_gpu = ranks.device == "cuda"
+    has_gpu = device == "cuda"
     gc.collect()
     if has_gpu:
         torch.cuda.empty_cache()
@@ -199,21 +191,21 @@ def _trained(asked: FinetuneConfig, rollouts: int, ranks: Ranks) -> dict[str, An
         "step_ms": 1e3 * took_s[len(took_s) // 2],
         "memory_mb": torch.cuda.max_memory_allocated() / 1e6 if has_gpu else max(held_mb),
         "loss": [losses[0], losses[-1]],
-        "successes": _successes(done.folder, rollouts, ranks) if rollouts and ranks.is_main else 0,
+        "successes": _successes(done.folder, rollouts, device) if rollouts else 0,
         "rollouts": rollouts,
     }
 
 
-def _successes(policy: Path, n: int, ranks: Ranks) -> int:
+def _successes(policy: Path, n: int, device: str) -> int:
     from gaploop.collect.rig import embedded_rig
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
     from gaploop.finetune.evaluate import MAX_S, roll_out
     from gaploop.finetune.evaluation import NOMINAL
     from gaploop.finetune.lerobot_policy import load_policy
 
     rig = embedded_rig(gaps=GAP)
     try:
-        loaded = load_policy(policy, device=ranks.device, task=TargetCell(GAP, 0).instruction)
+        loaded = load_policy(policy, device=device, task=TargetCell(GAP, 0).instruction)
         return sum(r.success for r in roll_out(rig, loaded, range(n), NOMINAL, MAX_S))
     finally:
         rig.close()
@@ -223,7 +215,7 @@ def table(result: Mapping[str, Any]) -> str:
     """Return the rows as a Markdown table."""
     budget = result["budget"]
     lines = [
-        f"{result['device']}; {result['processes']} process(es); {result['weights']} weights; "
+        f"{result['device']}; {result['weights']} weights; "
         f"{budget['steps']} steps on {budget['takes']} takes; successes are {result['evidence']}.",
         "",
         "| policy | trained | numbers | batch | ms a step | memory MB | loss | successes |",

@@ -24,6 +24,8 @@ from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.sim.arms import arm_of
+from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import one_line
 
@@ -360,9 +362,6 @@ class RolloutDriver:
         """
         if not getattr(self.policy, "needs_scene", False):
             return None
-        from gaploop.sim.arms import arm_of
-        from gaploop.sim.tracker import Tracker
-
         if station.domain is Domain.REAL:
             raise UnusableInputError(
                 "The policy needs the tracked scene, and the tracker knows the embedded cell's "

@@ -11,15 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from accelerate import tracking
 from safetensors import SafetensorError
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
@@ -27,9 +25,9 @@ from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
-from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, Ranks, train
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import by_group
@@ -52,24 +50,22 @@ type Work = TrackedWork | ImagePolicyWork
 def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedPolicy:
     """Adapt a base and write OUT/adapter, OUT/merged, OUT/run.json and OUT/metrics.jsonl.
 
-    Where several processes train, all call this and the first one writes.
-
     Raises:
         UnusableInputError: the data doesn't fit the base, or as `data.load_source` and
             `training.train` say.
     """
     began_s = time.monotonic()
-    ranks, base, folder = Ranks(options.device), base_of(options.policy.path), options.folder
+    device, base = device_named(options.device, "--device"), base_of(options.policy.path)
+    folder = options.folder
     recipe = options.recipe(kind_of(base))
     open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
-    work: Work = open_work(base, options, recipe, ranks)
+    work: Work = open_work(base, options, recipe, device)
     writable_folder(folder)
     spec = recipe.spec
     if work.held_out:
         every = max(1, recipe.spec.steps // EVALUATIONS)
         spec = replace(recipe.spec, eval_every=every, keep_best=True)
-    if ranks.is_main:
-        require_same(folder, options, recipe, base)
+    require_same(folder, options, recipe, base)
     result = train(
         work.learner,
         work.batches,
@@ -77,45 +73,42 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
         folder,
         resume=options.resume,
         progress=progress,
-        ranks=ranks,
-        tell=open_trackers(options.trackers if ranks.is_main else (), folder, asdict(spec)),
+        device=device,
     )
     errors = work.learner.held_out_errors() if work.held_out else {}
     seen = {"errors": errors, **by_group(errors, work.held_out)}
     trained = folder / (MERGED if recipe.full else ADAPTER)
     inputs = work.inputs(recipe.spec.steps)
-    if ranks.is_main:
-        try:
-            work.save(folder)
-        except (OSError, SafetensorError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UnusableInputError(
-                f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
-                "make room, and give the same command with --resume."
-            ) from None
-        chosen: dict[str, object] = {
-            "held_out_uids": sorted(errors),
-            "weights": options.weights(),
-        }
-        chosen |= {"full": recipe.full, "lora": asdict(recipe.lora), "spec": asdict(recipe.spec)}
-        config = {**options.record(), "base": options.policy.path, **chosen}
-        ended = {**asdict(result), "held_out_at_end": seen}
-        timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
-        merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
-        write_run(
-            folder,
-            "finetune",
-            config,
-            inputs,
-            {"policy": policy_id(trained), "merged": merged_id, **ended, **timed},
-            seed=options.seed,
-            base=policy_id(base),
-            base_folder=base,
-        )
-        write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
-        if not is_tracked(base) and options.mixture is None:
-            keep_cameras(trained, (*options.real, *options.sim))
-    ranks.wait()
+    try:
+        work.save(folder)
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UnusableInputError(
+            f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
+            "make room, and give the same command with --resume."
+        ) from None
+    chosen: dict[str, object] = {
+        "held_out_uids": sorted(errors),
+        "weights": options.weights(),
+    }
+    chosen |= {"full": recipe.full, "lora": asdict(recipe.lora), "spec": asdict(recipe.spec)}
+    config = {**options.record(), "base": options.policy.path, **chosen}
+    ended = {**asdict(result), "held_out_at_end": seen}
+    timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
+    merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
+    write_run(
+        folder,
+        "finetune",
+        config,
+        inputs,
+        {"policy": policy_id(trained), "merged": merged_id, **ended, **timed},
+        seed=options.seed,
+        base=policy_id(base),
+        base_folder=base,
+    )
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
+    if not is_tracked(base) and options.mixture is None:
+        keep_cameras(trained, (*options.real, *options.sim))
     merged = folder / MERGED
     plain = merged if merged.exists() else trained
     return TrainedPolicy(trained, plain, folder, policy_id(trained), result, inputs)
@@ -222,46 +215,3 @@ def _takes(root: Path) -> str:
         said = (info.uid, episode.length, episode.outcome.value, info.station, info.session)
         digest.update(repr((*said, sorted(info.dimensions.items()))).encode())
     return digest.hexdigest()
-
-
-TRACKERS: Final = ("wandb", "trackio", "tensorboard")
-PROJECT: Final = "gaploop"
-
-
-def open_trackers(
-    names: Sequence[str], folder: Path, settings: Mapping[str, Any]
-) -> Callable[[Mapping[str, float] | None], None]:
-    """Start trackers; return what hands them the figures of a step, None at the end.
-
-    Their own environment variables say the rest, such as WANDB_MODE, WANDB_ENTITY.
-
-    Args:
-        names: of `TRACKERS`.
-        folder: run folder; its name becomes the run's.
-
-    Raises:
-        UnusableInputError: an unknown tracker, or one that isn't installed.
-    """
-    opened = []
-    for name in names:
-        if name not in TRACKERS:
-            raise unknown_choice("tracker", name, TRACKERS, "--trackers")
-        if name not in [str(known) for known in tracking.get_available_trackers()]:
-            raise UnusableInputError(f"--trackers={name}: not installed: pip install {name}")
-        kind: Any = tracking.LOGGER_TYPE_TO_CLASS[name]
-        if kind.requires_logging_directory:
-            tracker = kind(folder.name, folder)
-        else:
-            tracker = kind(PROJECT, name=folder.name)
-        tracker.start()
-        tracker.store_init_configuration(dict(settings))
-        opened.append(tracker)
-
-    def tell(line: Mapping[str, float] | None) -> None:
-        for tracker in opened:
-            if line is None:
-                tracker.finish()
-            else:
-                tracker.log({k: v for k, v in line.items() if k != "step"}, step=int(line["step"]))
-
-    return tell

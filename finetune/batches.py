@@ -171,18 +171,14 @@ class MixedBatches:
         batch_size: int,
         seed: int,
         randomise_domain: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
     ) -> None:
-        self.chunk, self.batch_size, self.seed, self.rank = chunk, batch_size, seed, rank
+        self.chunk, self.batch_size, self.seed = chunk, batch_size, seed
         self._frames = [_Frames(s) for s in sources]
         pools = [
             Pool(s.root, np.full(len(f.usable), i, dtype=np.int64), f.usable, f.weight)
             for i, (s, f) in enumerate(zip(sources, self._frames, strict=True))
         ]
-        self.mixture = Mixture(
-            pools, stages, batch_size=batch_size, world_size=world_size, seed=seed
-        )
+        self.mixture = Mixture(pools, stages, batch_size=batch_size, seed=seed)
         self.signature = sources[0].signature
         for other in sources[1:]:
             check_signature(other.signature, self.signature, other.root, sources[0].root)
@@ -194,8 +190,8 @@ class MixedBatches:
         return map(self.batch, itertools.count(first))
 
     def batch(self, step: int) -> Batch:
-        """Return this process's batch of training step `step`, the same whenever asked for."""
-        drawn = self.mixture.batch(step, self.rank)
+        """Return the batch of training step `step`, the same whenever asked for."""
+        drawn = self.mixture.batch(step)
         order = np.argsort(drawn.source, kind="stable")
         source, rows = drawn.source[order], drawn.frame[order]
         parts = [f.chunks(rows[source == i], self.chunk) for i, f in enumerate(self._frames)]

@@ -148,18 +148,15 @@ class FinetuneConfig:
     steps: int = 0
     """Training steps; rounds of attempts for reinforce; the preset's unless given."""
     batch_size: int = 0
-    """Samples per step and process; attempts in a round for reinforce; the preset's unless
-    given."""
+    """Samples per step; attempts in a round for reinforce; the preset's unless given."""
     lr: float = 0.0
     """Peak learning rate; the preset's unless given."""
     accumulation: int = 0
     """Parts in which a batch is worked through, one after another: less memory, the same step."""
     gradient_checkpointing: bool = False
     """Work activations out again on the way back, where LeRobot can (pi0, pi0.5): less memory."""
-    trackers: tuple[str, ...] = ()
-    """Where figures go beside metrics.jsonl: wandb, trackio, tensorboard."""
     device: str = "cpu"
-    """Torch device; auto for a GPU where there is one, and with accelerate launch."""
+    """Torch device; auto for a GPU where there is one."""
     num_workers: int = 0
     """Processes that fetch pictures ahead, record episodes or roll out."""
     seed: int = 0

@@ -23,8 +23,6 @@ PLACEMENT: Final = "placement"
 GRID: Final = "grid_cell"
 INSTRUCTION: Final = "instruction"
 """How the task is worded, for policies that read it; in the embedded cell only."""
-WORDLESS: Final = ("act", "diffusion", "gaussian_actor", "keypoint", "tdmpc", "vqbet")
-"""LeRobot's types of policies, and our own, that read no instruction."""
 FACTORS: Final = (
     "background",
     "lighting",
@@ -105,7 +103,7 @@ def unread() -> UnusableInputError:
     """Return what to say where nothing reads the instruction."""
     return UnusableInputError(
         "instruction: gaploop evaluate words it otherwise in the embedded cell, for a policy that "
-        f"reads it ({', '.join(WORDLESS)} read none). Leave it out."
+        "reads it, such as SmolVLA; ACT and Diffusion read none. Leave it out."
     )
 
 

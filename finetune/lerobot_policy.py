@@ -8,10 +8,12 @@ processors, `predict_action_chunk`.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import math
 import os
+import re
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from lerobot.configs import FeatureType, RTCAttentionSchedule
+from lerobot.configs import FeatureType, PreTrainedConfig, RTCAttentionSchedule
 from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
 from lerobot.processor import RelativeActionsProcessorStep
@@ -35,7 +37,6 @@ from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
-from gaploop.finetune.factors import WORDLESS
 from gaploop.finetune.lerobot_formats import (
     FORMATS,
     REFERENCE,
@@ -69,6 +70,7 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
+_WORDS: Final = re.compile(r"""["']task["']|OBS_LANGUAGE|TokenizerProcessorStep""")
 DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 CAMERA_DELAY_S: Final = "camera_delay_s"
@@ -230,8 +232,10 @@ def load_policy(
     return policy
 
 
-def device_named(device: str) -> str:
+def device_named(device: str, option: str = "--policy.device") -> str:
     """Return a device of torch; for `auto` the best that this machine has.
+
+    LeRobot would take another one where it can't be used, and only log it.
 
     Raises:
         UnusableInputError: it can't be used here.
@@ -243,8 +247,8 @@ def device_named(device: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise UnusableInputError(
-            f"--policy.device={device}: PyTorch can't use it here ({reason}). Leave it out for "
-            "the best there is, or give cpu."
+            f"{option}={device}: PyTorch can't use it here ({reason}). Give auto for the best "
+            "there is, or cpu."
         ) from None
     return device
 
@@ -297,13 +301,21 @@ def cell_of(path: str | Path) -> tuple[str, str] | None:
 
 
 def reads_instruction(path: str | Path) -> bool:
-    """Say whether a policy's type is none of those that read no instruction.
+    """Say whether the code of a policy's type reads the task's words; a type not known here may.
+
+    No feature or processor step tells of all of LeRobot's types: evo1, fastwam, lingbot_va and
+    vla_jepa read the task in the model.
 
     Raises:
         UnusableInputError: as `resolve`.
     """
     file = resolve(path) / "config.json"
-    return file.exists() and read_json(file).get("type") not in WORDLESS
+    known = PreTrainedConfig.get_known_choices()
+    kind = read_json(file).get("type") if file.exists() else "act"
+    if kind not in known:
+        return True
+    sources = Path(inspect.getfile(known[kind])).parent.glob("*.py")
+    return any(_WORDS.search(source.read_text()) for source in sources)
 
 
 def policy_id(path: str | Path) -> str:

@@ -21,7 +21,7 @@ import math
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -31,7 +31,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaploop.core import platform_calls
-from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.finetune.tuning.presets import TrainSpec
 
@@ -39,7 +39,6 @@ METRICS: Final = "metrics.jsonl"
 
 type Progress = Callable[[int, int, float], None]
 """Called after each step with (steps done, steps in all, loss)."""
-type Tell = Callable[[Mapping[str, float] | None], None]
 FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 """Settings that may differ in a run that is gone on with, after it ran out of memory."""
 CHECKPOINT: Final = "checkpoint.pt"
@@ -68,7 +67,7 @@ class Learner(Protocol):
     """Something trainable; `training` knows no more about the policy than this."""
 
     module: torch.nn.Module
-    """What is trained; while several processes train, what averages their gradients."""
+    """What is trained."""
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the scalar loss of a batch, with gradients, by calling `module`."""
@@ -87,14 +86,13 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        weights_sha256: of the trained weights, equal in all processes.
+        weights_sha256: of the trained weights.
     """
 
     steps: int
     loss: float
     held_out: Mapping[int, float]
     best_step: int
-    ranks: int = 1
     weights_sha256: str = ""
 
 
@@ -106,8 +104,7 @@ def train(
     *,
     resume: bool = False,
     progress: Progress | None = None,
-    ranks: Ranks | None = None,
-    tell: Tell = lambda _line: None,
+    device: str = "cpu",
 ) -> TrainResult:
     """Train `learner` in place on `batches`.
 
@@ -117,22 +114,19 @@ def train(
     Args:
         learner: what to train; only parameters that require gradients change.
         folder: where checkpoint.pt and metrics.jsonl go.
-        ranks: the processes that train together; this one alone if None.
-        tell: called with every line of metrics.jsonl, and with None at the end.
+        device: of torch.
 
     Raises:
         UnusableInputError: the loss is not finite, memory runs out (a checkpoint is kept), or
             the checkpoint is of another run.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = _Run(learner, batches, spec, folder, ranks or Ranks(), tell)
+    run = _Run(learner, batches, spec, folder, device)
     if resume:
         run.restore()
-    elif run.ranks.is_main:
+    else:
         for name in (METRICS, CHECKPOINT, PREVIOUS):
             (folder / name).unlink(missing_ok=True)
-    whole = learner.module
-    learner.module = run.ranks.parallel(whole)
     try:
         run.catch_up()
         while run.step < spec.steps:
@@ -142,9 +136,6 @@ def train(
     except (KeyboardInterrupt, SystemExit):
         run.checkpoint()
         raise
-    finally:
-        learner.module = whole
-        tell(None)
     return run.finish()
 
 
@@ -161,12 +152,10 @@ class _Run:
     """The state of one training run."""
 
     def __init__(
-        self, learner: Learner, batches: Batches, spec: TrainSpec, folder: Path, ranks: Ranks,
-        tell: Tell,
-    ) -> None:  # fmt: skip
+        self, learner: Learner, batches: Batches, spec: TrainSpec, folder: Path, device: str
+    ) -> None:
         self.learner, self.batches, self.spec, self.folder = learner, batches, spec, folder
-        self.ranks, self.tell = ranks, tell
-        self.device = torch.device(ranks.device)
+        self.device = torch.device(device)
         self._stream: Iterator[Any] | None = None
         self.trained = {n: p for n, p in learner.module.named_parameters() if p.requires_grad}
         self.kept = {**self.trained, **running_statistics(learner.module)}
@@ -192,8 +181,7 @@ class _Run:
         if self._stream is None:
             self._stream = self.batches.stream(self.step)
         batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
-        # Each process draws its own dropout and noise, the first what it would draw alone.
-        torch.manual_seed(step_seed(self.spec.seed, self.step, self.ranks.rank))
+        torch.manual_seed(step_seed(self.spec.seed, self.step))
         training_mode(self.learner.module)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
@@ -231,7 +219,7 @@ class _Run:
         last = self.step == self.spec.steps
         if self.spec.eval_every and (self.step % self.spec.eval_every == 0 or last):
             try:
-                error = float(self.ranks.agreed(self.learner.held_out_error()))
+                error = float(self.learner.held_out_error())
             except (RuntimeError, MemoryError) as reason:
                 if not is_out_of_memory(reason):
                     raise
@@ -247,7 +235,7 @@ class _Run:
                     self.best = {n: p.detach().clone() for n, p in self.kept.items()}
             self.held_out[self.step] = error
         is_logged = self.step % self.spec.log_every == 0 or last
-        if is_logged and self.ranks.is_main:
+        if is_logged:
             line: dict[str, float] = {
                 "step": self.step,
                 "loss": sum(self.recent) / len(self.recent),
@@ -257,7 +245,6 @@ class _Run:
                 line["held_out_error"] = self.held_out[self.step]
             with (self.folder / METRICS).open("a") as stream:
                 stream.write(json.dumps(line) + "\n")
-            self.tell(line)
         self.recent, self.is_settled = [] if is_logged else self.recent, True
         if self.step % self.spec.checkpoint_every == 0 or last:
             self.checkpoint()
@@ -274,26 +261,26 @@ class _Run:
             path = self.folder / METRICS
             lines = path.read_text().splitlines() if path.exists() else []
             loss = float(json.loads(lines[-1])["loss"]) if lines else math.nan
-        digest = self.ranks.require_same(self.trained.values())
-        held_out, ranks = dict(self.held_out), self.ranks.size
-        return TrainResult(self.step, loss, held_out, self.best_step, ranks, digest)
+        digest = hashlib.sha256()
+        for tensor in self.trained.values():
+            values = tensor.detach().to("cpu", torch.float32).contiguous()
+            digest.update(values.numpy().tobytes())
+        return TrainResult(self.step, loss, dict(self.held_out), self.best_step, digest.hexdigest())
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
-        if self.ranks.is_main:
-            state = {
-                "spec": json.dumps(asdict(self.spec)),
-                "weights": {n: p.detach() for n, p in self.kept.items()},
-                "optimizer": self.optimizer.state_dict(),
-            }
-            write_checkpoint(self.folder, state | {n: getattr(self, n) for n in PROGRESS})
+        state = {
+            "spec": json.dumps(asdict(self.spec)),
+            "weights": {n: p.detach() for n, p in self.kept.items()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+        write_checkpoint(self.folder, state | {n: getattr(self, n) for n in PROGRESS})
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
         state = read_checkpoint(self.folder)
         if state is None:
-            if self.ranks.is_main:
-                _cut_metrics(self.folder / METRICS, 0)
+            _cut_metrics(self.folder / METRICS, 0)
             return
         path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
         now = json.loads(json.dumps(asdict(self.spec)))
@@ -310,8 +297,7 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         for name in PROGRESS:  # older checkpoints don't say all of it
             setattr(self, name, state.get(name, getattr(self, name)))
-        if self.ranks.is_main:
-            _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
+        _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 
     def _out_of_memory(self, keep: bool) -> NoReturn:
         self.optimizer.zero_grad(set_to_none=True)
@@ -374,7 +360,7 @@ def _cut_metrics(path: Path, step: int) -> None:
     write_atomically(path, "".join(f"{line}\n" for line in kept))
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
     """Return torch's seed of a process for a step (odd constants from SplitMix64)."""
     step += rank << 32
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % (1 << 63)
@@ -419,11 +405,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
         except _DAMAGED as error:
             if is_out_of_memory(error):
                 raise
-        if path.exists():  # where several processes look, another may have been first
-            # Out of the way: the next checkpoint would put it in the place of the good one before.
-            log.warning("%s is damaged and left aside as %s.damaged.", path, name)
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(path, path.with_name(f"{name}.damaged"))
+        # Out of the way: the next checkpoint would put it in the place of the good one before.
+        log.warning("%s is damaged and left aside as %s.damaged.", path, name)
+        os.replace(path, path.with_name(f"{name}.damaged"))
     return None
 
 
@@ -476,78 +460,3 @@ def defer_signals() -> Iterator[None]:
             signal.signal(kind, handler or signal.SIG_DFL)
         for number in came[:1]:
             signal.raise_signal(number)
-
-
-class Ranks:
-    """Who trains: this process's number, how many there are, where it computes.
-
-    Args:
-        device: `auto` for what accelerate gives this process, or `cpu`, `cuda`, ….
-
-    Raises:
-        UnusableInputError: there is no such device here.
-    """
-
-    def __init__(self, device: str = "cpu") -> None:
-        from accelerate import PartialState
-
-        if device != "auto":
-            try:  # LeRobot would take another one and only log it
-                torch.empty(0, device=device)
-            except (RuntimeError, AssertionError, NotImplementedError) as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-                raise UnusableInputError(
-                    f"--device={device}: PyTorch can't use it here ({reason}). Take --device=auto "
-                    "or cpu."
-                ) from None
-        state = PartialState(cpu=device == "cpu")
-        self.rank, self.size = int(state.process_index), int(state.num_processes)
-        # Its kind alone: LeRobot knows no "cpu:0", and accelerate has made this process's GPU the
-        # current one.
-        self.device = str(state.device.type) if device == "auto" or self.size > 1 else device
-        self._state = state
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes files and talks."""
-        return self.rank == 0
-
-    def parallel(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return what averages gradients over all processes; the module itself where alone."""
-        if self.size == 1:
-            return module
-        # Policies with conditional parts leave parameters without a gradient in some steps.
-        return torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
-
-    def agreed(self, value: Any) -> Any:
-        """Return the first process's `value` in all, so that all take the same decision."""
-        if self.size == 1:
-            return value
-        held = [value]
-        torch.distributed.broadcast_object_list(held, src=0)
-        return held[0]
-
-    def wait(self) -> None:
-        """Wait until every process is here."""
-        self._state.wait_for_everyone()
-
-    def require_same(self, weights: Iterable[torch.Tensor]) -> str:
-        """Return the SHA-256 of the weights, which must be the same in all processes.
-
-        Raises:
-            GaploopError: they aren't.
-        """
-        digest = hashlib.sha256()
-        for tensor in weights:
-            values = tensor.detach().to("cpu", torch.float32).contiguous()
-            digest.update(values.numpy().tobytes())
-        own = digest.hexdigest()
-        found = [own] * self.size
-        if self.size > 1:
-            torch.distributed.all_gather_object(found, own)
-        if len(set(found)) > 1:
-            raise GaploopError(
-                f"The {self.size} processes ended with different weights. Resume from the last "
-                "checkpoint with one process, and report this."
-            )
-        return own

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 RARE = (
     "select", "where", "held_out", "lora.*", "rename_map", "cache.*",
-    "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
+    "randomise.*", "accumulation", "gradient_checkpointing",
     "num_workers", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
     "seed", "plan",
 )  # fmt: skip
@@ -51,9 +52,8 @@ gaploop finetune --method=reinforce --policy.path=base --env.twin=station_twin.y
     --output_dir=reinforced
 gaploop finetune mixture.yaml --method=lerobot --output_dir=run -- \\
     --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
-accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
-ENDED: Final = ("steps", "best_step", "ranks", "weights_sha256", "loss")
+ENDED: Final = ("steps", "best_step", "weights_sha256", "loss")
 """What `--json` says of a training's end, in the words of its result."""
 
 
@@ -85,10 +85,6 @@ def run(config: FinetuneConfig) -> int:
     if config.method == LEROBOT:
         return _train_with_lerobot(config)
     result = finetune(config)
-    from gaploop.finetune.training import Ranks
-
-    if not Ranks(config.device).is_main:
-        return 0
     from gaploop.finetune.lerobot_policy import cell_of
 
     made, ended = result.policy, result.policy.result
@@ -140,6 +136,12 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     if config.method == LEROBOT:
         raise UnusableInputError(
             "LeRobot's own training is called as gaploop.finetune.lerobot_train.train from Python."
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each would train alone, into the same files
+        raise UnusableInputError(
+            "gaploop trains in one process; on several GPUs LeRobot's own training does: "
+            "accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune "
+            "--method=lerobot -- …"
         )
     folder = config.folder
     if config.policy.type:

@@ -96,6 +96,7 @@ DROPPED: Final[Mapping[str, str]] = {
     ),
     "cartesian.speed_m_s": "1 to 4 set the speed while you drive.",
     "hand_back_s": "t hands back.",
+    "trackers": "Figures lie in metrics.jsonl; or: --method=lerobot … -- --wandb.enable=true.",
     "finetune episodes": "Say --where='episode=0,3'.",
     "finetune station": "Say --where='station=NAME'.",
     "duplicates": "An episode that several datasets hold is taken once, with the labels of all.",

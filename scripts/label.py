@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import getpass
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.markup import escape
 from rich.table import Table
@@ -26,9 +25,6 @@ from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 from gaploop.scripts.options import counted, emit, progress, required
 
-if TYPE_CHECKING:
-    from gaploop.datasets.labels.agreement import Agreement
-
 SET: Final = ("outcome", "failure_mode", "phase", "dimensions")
 """Options that set a label."""
 NOT_SHOWN: Final = (
@@ -40,7 +36,6 @@ MOST_ROWS: Final = 500
 _MOST_VALUES: Final = 8
 _MOST_STATEMENTS: Final = 4
 _MOST_NUMBERS: Final = 10
-_METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 POSITIONAL: Final = "root"
 RARE = ("history", "undo", "note", "success_detector")
 EXAMPLE: Final = """
@@ -87,8 +82,7 @@ class LabelConfig:
     undo: bool = False
     """Take back what the author labelled last, all of that one command."""
     history: bool = False
-    """Show who labelled what when, what counts and why; and how far people agree: raw, and
-    Cohen's or Fleiss' kappa, with 95 % intervals."""
+    """Show who labelled what when, what counts and why."""
     success_detector: Path | None = None
     """Of this station file: learn from the labels here to tell success by an episode's last
     pictures, and measure how often that is wrong (docs/teleoperate/unattended.md). Written beside
@@ -312,10 +306,7 @@ def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
 
 
 def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    """Show for each episode who said what when (UTC), which counts and why; and the agreement."""
-    from gaploop.datasets.labels.agreement import agreement
-
-    agreed = agreement(store.events, [take.info.uid for take in takes])
+    """Show for each episode who said what when (UTC), which counts and why."""
     console = options.console(highlight=False, soft_wrap=True, quiet=config.json)
     found: list[dict[str, Any]] = []
     for take in (t for t in takes if store.about(t.info.uid)):
@@ -335,33 +326,9 @@ def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]
             console.print(f"  {mark}{escape(line)}")
     if not found:
         console.print("Nobody has labelled these.")
-    emit(config.json, {"dataset": store.root, "takes": found, "agreement": agreed})
-    if not config.json:
-        _print_agreement(agreed)
+    emit(config.json, {"dataset": store.root, "takes": found})
     return 0
 
 
 def _who(event: Mapping[str, Any]) -> str:
     return f"{event['author']} ({event['source']})"
-
-
-def _print_agreement(found: Sequence[Agreement]) -> None:
-    """Print how far labellers agree, field by field; nothing where there aren't two."""
-    console = options.console(highlight=False)
-    if not found:
-        return
-    shown = [a for a in found if a.takes or len(a.authors) > 2]
-    width = max(len(", ".join(a.authors)) for a in shown or found)
-    for a in shown:
-        people = f"{a.field:<12}  {', '.join(a.authors):<{width}}"
-        if not a.takes:
-            console.print(f"{people}  no episode is labelled by all of them", soft_wrap=True)
-            continue
-        low, high = a.raw_interval
-        below, above = a.kappa_interval
-        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
-        if math.isnan(a.kappa):
-            kappa = "no kappa: all gave the same label throughout"
-        raw = f"{a.takes:>4} episodes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
-        console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
-    console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")

@@ -251,12 +251,6 @@ benchmarks/board/serving.py:_programs | how.private / 'attempts' / alias | ours
 benchmarks/board/serving.py:_programs | how.private / 'staged' / alias | ours
 benchmarks/board/serving.py:_published | how.private / 'attempts' / alias | ours
 benchmarks/board/serving.py:public_files | board.glob(pattern) | ours
-finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
-finetune/closed_loop.py:carry_out | folder / name | ours
-finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
-finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
-finetune/closed_loop.py:collected | folder / name | ours
-finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/gate/canary.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
 finetune/gate/folder.py:verify | Path(policy['path']) | reads
 finetune/gate/folder.py:verify | Path(run['path']) | reads
@@ -293,6 +287,10 @@ failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+scripts/demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
+scripts/demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
+scripts/demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
+scripts/demo.py:run_demo | folder / f'cell_{name}' | ours
 scripts/push.py:_kind | folder / part | ours
 finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user
 finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours

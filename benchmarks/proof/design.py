@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.proof.rows import site_name
 from gaploop.core.errors import unknown_choice
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.closed_loop import TargetCell
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.tasks import TASKS
 

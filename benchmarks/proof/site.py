@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks.proof.arms import Takes, evenly, takes_of
 from benchmarks.proof.design import STAGED, Part, Site, StudyArm
 from benchmarks.proof.rows import StudyRow
+from benchmarks.stages import DEMONSTRATION_S, DEMONSTRATION_SEEDS, plan_for, roll_out_and_diagnose
 from benchmarks.starts import LoopStart
 from gaploop.collect.campaign import Quota
 from gaploop.collect.rig import scripted_leader
@@ -29,14 +30,8 @@ from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.reference import load_reference
 from gaploop.finetune.adapt import MERGED, adapt
-from gaploop.finetune.closed_loop import (
-    DEMONSTRATION_S,
-    DEMONSTRATION_SEEDS,
-    TargetCell,
-    plan_for,
-    roll_out_and_diagnose,
-)
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
 

@@ -26,6 +26,7 @@ from gaploop.datasets.absolute.heat import examine_heat
 from gaploop.datasets.absolute.history import Day, Trend, trends
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
 from gaploop.datasets.check.frames import stretches
+from gaploop.datasets.video import open_video
 
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.versions import SetComparison
@@ -235,7 +236,6 @@ def examine(
         examine_heat(recording, report)
         if pictures:
             from gaploop.datasets.absolute.cameras import CameraTests, look
-            from gaploop.datasets.video import open_video
 
             CameraTests(recording, report, look(recording, opened or open_video)).run()
     report.rank()

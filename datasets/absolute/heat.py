@@ -23,7 +23,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute.arm import MOVES_DEG, vertex
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import MotionRecording
-from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 
 LEADER: Final = "leader"
 FEWEST: Final = 8
@@ -129,8 +129,6 @@ def _change(warm: FloatArray, y: FloatArray, chance: float) -> Estimate | None:
 
 def _read(recording: MotionRecording) -> dict[str, list[WarmEpisode]]:
     """Return each joint's episodes that have temperatures, in order."""
-    from gaploop.datasets.telemetry_zarr import read_telemetry
-
     info, rows = recording.info, layout.episode_rows(recording.info.root)
     there = [row for row in rows if row.get("gap_uid")]
     there = [row for row in there if telemetry_path(info.root, row["gap_uid"]).is_file()]

@@ -1,1 +1,1 @@
-"""What was said about takes: queries, agreement, CSV, and the columns made of it."""
+"""What was said about takes: queries, and the columns made of it."""

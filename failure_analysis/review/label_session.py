@@ -21,7 +21,6 @@ from gaploop.core import labels
 from gaploop.core.errors import GaploopError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.agreement import main_word
 from gaploop.datasets.labels.store import LabelStore, repeats
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis, suggested_labels
@@ -449,3 +448,10 @@ class LabelSession:
     def close(self) -> list[LabelEvent]:
         """Write what waits and return what couldn't be written."""
         return self.saver.close()
+
+
+def main_word(value: Any) -> str:
+    """Return what a label says in one word: of dimensions, the one with the largest weight."""
+    if isinstance(value, Mapping):
+        return max(value, key=lambda name: (value[name], name), default="")
+    return str(value)

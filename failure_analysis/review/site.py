@@ -19,6 +19,7 @@ from gaploop.core.station import StationScene
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
@@ -60,7 +61,6 @@ class _Worker:
     """What the suggesting process knows: the takes, and what is usual in them."""
 
     def __init__(self, root: Path, units: str, scene: StationScene) -> None:
-        from gaploop.datasets.labels.store import open_labelled
         from gaploop.failure_analysis.reference import choose_reference
 
         store = open_labelled(root)

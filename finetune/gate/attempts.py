@@ -32,6 +32,7 @@ from gaploop.core.vocabulary import Outcome, Phase
 from gaploop.finetune.evaluate import MemoryTake, category
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
+from gaploop.sim.world import WorldSpec
 
 NOW: Final = "now"
 """Link in the gate's folder to the policy whose turn it is, under the same name for both."""
@@ -394,7 +395,6 @@ def _world_tries(
     """Yield what makes an attempt at a task of anybody's simulation, which judges it itself."""
     from gaploop.finetune.lerobot_gym import GymDriver
     from gaploop.sim.lerobot_worlds import config_of
-    from gaploop.sim.world import WorldSpec
 
     if task.check:
         raise UnusableInputError(

@@ -33,7 +33,6 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Signature, check_finite
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.training import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.presets import Preset
@@ -54,7 +53,7 @@ FRAMES: Final = 16
 class ImagePolicyWork:
     """The base, wrapped, with batches of its data, ready to be tuned."""
 
-    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, ranks: Ranks) -> None:
+    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, device: str) -> None:
         self._base, self._hub_name, self._recipe = base, options.policy.path, recipe
         spec = recipe.spec
         if options.sim_takes:
@@ -62,13 +61,13 @@ class ImagePolicyWork:
                 "--sim_takes records no pictures, and this policy looks at them. Record simulated "
                 "takes with gaploop record --robot.type=so101_sim and name them with --sim='[DIR]'."
             )
-        config = bundles.read_config(base, ranks.device)
+        config = bundles.read_config(base, device)
         whole = mixture_of(options)
         known = {f for info in whole.datasets for f in info.features}
         for name in options.rename_map:
             if name not in known:
                 raise unknown_choice("feature", name, known, "--rename_map")
-        if not (base / act.SIDECAR).exists() and ranks.is_main:
+        if not (base / act.SIDECAR).exists():
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             bundles.check_fits(config, info, base, options.rename_map, options.cache.shape)
@@ -119,13 +118,11 @@ class ImagePolicyWork:
             rng = np.random.default_rng((spec.seed, 3))
             chosen = [opened.takes[i] for i in rng.integers(0, len(opened.takes), PLATE_FRAMES)]
             still = collated(dataset, [(t.dataset, int(rng.choice(t.frames))) for t in chosen])
-            seed = (spec.seed, ranks.rank)
-            alter = Randomiser(options.randomise, spec.steps, seed, plates(still))
+            alter = Randomiser(options.randomise, spec.steps, (spec.seed, 0), plates(still))
         self.batches = TakeBatches(
             opened,
             dataset,
             batch_size=spec.batch_size,
-            ranks=ranks,
             drop_last=int(getattr(config, "drop_n_last_frames", 0) or 0),
             workers=options.num_workers,
             alter=alter,
@@ -287,17 +284,16 @@ class TakeBatches(torch.utils.data.Dataset[Tensors]):
         dataset: MixtureDataset,
         *,
         batch_size: int,
-        ranks: Ranks,
         drop_last: int = 0,
         workers: int = 0,
         alter: Alter | None = None,
     ) -> None:
-        self.mixture = opened.mixture(batch_size, ranks.size, drop_last)
-        self._dataset, self._rank, self._workers, self._alter = dataset, ranks.rank, workers, alter
+        self.mixture = opened.mixture(batch_size, drop_last=drop_last)
+        self._dataset, self._workers, self._alter = dataset, workers, alter
 
     def batch(self, step: int) -> Tensors:
-        """Return this process's batch of a step, the same whenever it is asked for."""
-        drawn = self.mixture.batch(step, self._rank)
+        """Return the batch of a step, the same whenever it is asked for."""
+        drawn = self.mixture.batch(step)
         tensors = collated(self._dataset, _keys(drawn.dataset, drawn.frame))
         return self._alter(tensors, step) if self._alter else tensors
 

@@ -30,7 +30,6 @@ from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import TargetCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.runs import describe
-from gaploop.finetune.training import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 class TrackedWork:
     """The base, wrapped, with batches of its data, ready to be tuned."""
 
-    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, ranks: Ranks) -> None:
+    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, device: str) -> None:
         self._base, self._recipe = base, recipe
         named = options.policy.path
         if options.randomise.strength or options.rename_map:
@@ -50,7 +49,7 @@ class TrackedWork:
                 f"Policy {named} sees joints and tracked poses, no pictures: --randomise "
                 "and --rename_map do nothing for it. Leave them out."
             )
-        bundle = act.load(base, ranks.device)
+        bundle = act.load(base, device)
         opened, aside = split_held_out(options, mixture_of(options))
         sources, stages = sources_in_memory(opened)
         if options.sim_takes and not options.sim:
@@ -86,8 +85,6 @@ class TrackedWork:
             chunk=bundle.chunk,
             batch_size=spec.batch_size,
             seed=spec.seed,
-            rank=ranks.rank,
-            world_size=ranks.size,
         )
         if options.stats != "base":
             new: dict[str, dict[str, Any]] = {}

@@ -40,6 +40,16 @@ class Holder:
     assert house.private_functions(trees(a=source, b=elsewhere)) == (4, 3)
 
 
+def test_imports_in_functions_count_once_and_every_capability_is_there() -> None:
+    source = "import a\ndef f():\n    import b\n    def g():\n        from c import d, e\n"
+    assert house.imports_in_functions(trees(a=source)) == 2
+    sizes = house.sizes(Path(house.__file__).parent.parent)
+    assert len(sizes) == len(house.CAPABILITIES)
+    assert min(sizes.values()) > 1000
+    files = (p for places, _ in house.CAPABILITIES.values() for p in places.split())
+    assert all((Path(house.__file__).parent.parent / p).exists() for p in files)
+
+
 def test_a_walk_stays_in_a_file_until_it_leaves_it() -> None:
     walk = house.stays(["scripts/a.py", "scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"])
     assert walk == ["scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"]

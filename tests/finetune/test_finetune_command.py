@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,33 +195,3 @@ def test_a_policy_without_names_and_with_other_statistics_is_tuned(
 def test_presets_are_listed(capsys: Capture) -> None:
     assert main(["finetune", "--method=help"]) == 0
     assert "smolvla_lora" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: Path) -> None:
-    def launched(n: int, out: Path, batch: int) -> dict[str, Any]:
-        with socket.socket() as free:  # at port 0 the processes would wait for each other
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        # accelerate launch --cpu starts one process only, whatever --num_processes says.
-        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={n}"]
-        launch += [f"--master_port={port}", "-m", "gaploop.scripts.cli", "finetune"]
-        given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
-        sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out=0.34"]
-        done = subprocess.run(
-            [*launch, *given, *sizes, "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-            env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return answer
-
-    both = launched(2, tmp_path / "two", 4)
-    assert both["ranks"] == 2
-    assert len(both["weights_sha256"]) == 64  # compared over the processes before it is said
-    alone = launched(1, tmp_path / "one", 4)
-    assert alone["weights_sha256"] != both["weights_sha256"]  # they saw twice the samples

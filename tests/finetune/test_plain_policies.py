@@ -87,6 +87,16 @@ def test_the_cell_runs_at_the_policys_rate(
     assert json.loads((root / "meta" / "info.json").read_text())["fps"] == 30
 
 
+def test_whether_a_type_reads_its_instruction_is_in_its_code(tmp_path: Path) -> None:
+    """A list by hand took each type that it didn't name for one that reads words."""
+    words = {"smolvla": True, "pi05": True, "xvla": True, "evo1": True, "elsewhere": True}
+    words |= dict.fromkeys(("act", "diffusion", "tdmpc", "vqbet", "keypoint"), False)
+    (tmp_path / "model.safetensors").touch()
+    for kind, reads in words.items():
+        (tmp_path / "config.json").write_text(json.dumps({"type": kind}))
+        assert reads_instruction(tmp_path) is reads, kind
+
+
 def test_a_policy_is_told_its_task_in_the_cell(
     tiny_policy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

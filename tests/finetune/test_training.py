@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import tracking
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import training
-from gaploop.finetune.adapt import open_trackers
 from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
 from gaploop.finetune.training import (
     CHECKPOINT,
@@ -390,37 +388,3 @@ def test_whoever_ran_out_of_memory_goes_on_in_smaller_parts(tmp_path: Path) -> N
     train(Line(), Points(), SPEC, tmp_path)
     less = replace(SPEC, accumulation=2, batch_size=2, gradient_checkpointing=True)
     assert train(Line(), Points(), less, tmp_path, resume=True).steps == SPEC.steps
-
-
-def test_trackers_get_every_line_of_the_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Board:
-        requires_logging_directory = True
-
-        def __init__(self, name: str, folder: Path) -> None:
-            assert (name, folder) == (tmp_path.name, tmp_path)
-
-        def start(self) -> None: ...
-
-        def store_init_configuration(self, values: dict[str, Any]) -> None:
-            told.append(values)
-
-        def log(self, values: dict[str, float], step: int) -> None:
-            told.append({"step": step, **values})
-
-        def finish(self) -> None:
-            told.append("end")
-
-    told: list[Any] = []
-    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Board)
-    monkeypatch.setattr(tracking, "get_available_trackers", lambda: ["tensorboard"])
-    train(
-        Line(), Points(), SPEC, tmp_path, tell=open_trackers(["tensorboard"], tmp_path, {"lr": 1.0})
-    )
-    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert told == [{"lr": 1.0}, *lines, "end"]
-    with pytest.raises(UnusableInputError, match="pip install trackio"):
-        open_trackers(["trackio"], tmp_path, {})
-    with pytest.raises(UnusableInputError, match="wandb"):
-        open_trackers(["wandbb"], tmp_path, {})

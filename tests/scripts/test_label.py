@@ -160,17 +160,3 @@ def test_no_match_says_what_there_is(label: Label) -> None:
 def test_a_contradiction_is_pointed_out(label: Label) -> None:
     assert "success with a failure mode" in label("--episodes=0", "--failure_mode=slip")
     assert "success" not in label("--episodes=0", "--failure_mode=none")
-
-
-def test_two_people_disagree(label: Label) -> None:
-    for who, words in (
-        ("ana", "success failure failure failure"),
-        ("bo", "success failure success failure"),
-    ):
-        for n, word in enumerate(words.split()):
-            label(f"--episodes={n}", f"--outcome={word}", f"--author={who}")
-    [found] = label.json("--history")["agreement"]
-    assert (found["authors"], found["takes"], found["raw"]) == (["ana", "bo"], 4, 0.75)
-    assert found["kappa"] == pytest.approx(0.5)
-    assert "Cohen's kappa 0.50" in label("--history")
-    assert label.json("--history", "--episodes=0")["agreement"][0]["kappa"] is None

@@ -40,7 +40,7 @@ from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.demonstrations import TargetCell as TargetCell
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY
