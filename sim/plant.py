@@ -45,6 +45,10 @@ _AMBIENT_C: Final = 30.0
 _STALL_A: Final = 2.7  # of an STS3215 at 12 V, Feetech's sheet
 _START_S: Final = 30.0
 
+CELL_STIFFNESS: Final = 0.1
+"""Share of the cell's servos: at 1 a tick of the encoder is half of an STS3215's torque, so that an
+arm that rests trips or swings. With P 16, LeRobot's, a real one has a seventh of what is left."""
+
 
 class MujocoPlant:
     """Position servos of a compiled model; those without power are limp.
@@ -133,6 +137,9 @@ def make_plant(name: str) -> MujocoPlant:
     arm = ArmModel.load(name)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
+        servos = [cell.model.actuator(n).id for n in cell.joint_names]
+        cell.model.actuator_gainprm[servos, 0] *= CELL_STIFFNESS
+        cell.model.actuator_biasprm[servos, 1] *= CELL_STIFFNESS
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
     spec = mujoco.MjSpec.from_file(str(arm.mjcf))
