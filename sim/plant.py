@@ -137,9 +137,9 @@ def make_plant(name: str) -> MujocoPlant:
     arm = ArmModel.load(name)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
-        servos = [cell.model.actuator(n).id for n in cell.joint_names]
-        cell.model.actuator_gainprm[servos, 0] *= CELL_STIFFNESS
-        cell.model.actuator_biasprm[servos, 1] *= CELL_STIFFNESS
+        driven = [cell.model.actuator(n).id for n in cell.joint_names]
+        cell.model.actuator_gainprm[driven, 0] *= CELL_STIFFNESS
+        cell.model.actuator_biasprm[driven, 1] *= CELL_STIFFNESS
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
     spec = mujoco.MjSpec.from_file(str(arm.mjcf))

@@ -136,7 +136,8 @@ class Lowering:
         self._goal_at = goal
         """Where the goals were when the arm came to stand."""
         self._tried_from_rad, self._tries = math.inf, 0
-        self._over_pct, self._calm = np.zeros(len(goal)), np.ones(len(goal))
+        self._over_pct: FloatArray = np.zeros(len(goal))
+        self._calm: FloatArray = np.ones(len(goal))
 
     @property
     def done(self) -> bool:
