@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gaploop.core.messages import (
     CameraFrame,
     FloatArray,
@@ -121,8 +118,8 @@ class Plant(Protocol):
     def command(self, q_rad: FloatArray) -> None:
         """Set the goal position of every joint [rad], shape (n_joints,)."""
 
-    def power(self, on: NDArray[np.bool_]) -> None:
-        """Say which motors hold their goal, shape (n_joints,); the others are limp."""
+    def power(self, share: FloatArray) -> None:
+        """Say which share of its stall torque each motor may give, shape (n_joints,); 0: limp."""
 
     def advance(self, duration_s: float) -> None:
         """Let `duration_s` [s] pass."""

@@ -121,7 +121,8 @@ def _onnx(path: Path) -> Detector:
         net.setInput(blob)
         return net.forward(net.getUnconnectedOutLayersNames())
 
-    sides = []
+    sides, loud = [], cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # sizes are tried
     try:
         net = cv2.dnn.readNetFromONNX(str(path))
         for side in SIDES:
@@ -134,11 +135,13 @@ def _onnx(path: Path) -> Detector:
                 break
     except cv2.error:
         pass
+    finally:
+        cv2.utils.logging.setLogLevel(loud)
     if not sides:
         raise UnusableInputError(
             f"{path} can't be used: it must be an ONNX file of a YOLO detector from version 8 on "
-            f"(square input, output 1 x (4 + classes) x boxes, people or faces first). Export "
-            "one with: yolo export model=… format=onnx"
+            f"(square input of a fixed size, output 1 x (4 + classes) x boxes, people or faces "
+            "first). Export one with: yolo export model=… format=onnx dynamic=False"
         )
     side = sides[0]
 

@@ -116,7 +116,10 @@ def guard(program: str, work: Callable[[], int]) -> int:
         return 128 + SIGPIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        print_error(f"{what}. Check that path, its permissions and the space left.", program)
+        check = "that path, its permissions and the space left"
+        if type(error).__module__.startswith("urllib"):  # weights of a backbone, such as ACT's
+            check = "the network: something is downloaded"
+        print_error(f"{what}. Check {check}.", program)
         return UnusableInputError.exit_code
 
 

@@ -15,6 +15,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import sha256, writable_folder, write_json
 from gaploop.core.station import SIM_STATION, load_station
 from gaploop.core.suite import Suite, load_suite
+from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 
@@ -289,7 +290,8 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
             told=partial(told, detector) if detector is not None else None,
             asks_phase=bool(suite.rules.fixes_phase),
         )
-        gate = replace(gate, station=attempts, detector=detector)
+        simulated = bool(config.station and load_station(config.station).domain is not Domain.REAL)
+        gate = replace(gate, station=attempts, detector=detector, simulated=simulated)
     if gate.cell_tasks:
         from gaploop.finetune.gate.attempts import check_tasks
 

@@ -24,7 +24,6 @@ from typing import Any, Final, Self
 import cv2
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
@@ -45,6 +44,10 @@ JPEG_QUALITY: Final = 90
 _AMBIENT_C: Final = 30.0
 _STALL_A: Final = 2.7  # of an STS3215 at 12 V, Feetech's sheet
 _START_S: Final = 30.0
+
+CELL_STIFFNESS: Final = 0.1
+"""Share of the cell's servos: at 1 a tick of the encoder is half of an STS3215's torque, so that an
+arm that rests trips or swings. With P 16, LeRobot's, a real one has a seventh of what is left."""
 
 
 class MujocoPlant:
@@ -72,7 +75,8 @@ class MujocoPlant:
         self._servos = np.array([model.actuator(n).id for n in joint_names])
         self._gain = model.actuator_gainprm[self._servos].copy()
         self._bias = model.actuator_biasprm[self._servos].copy()
-        self._on: NDArray[np.bool_] = np.ones(len(joint_names), dtype=np.bool_)
+        self._share: FloatArray = np.ones(len(joint_names))
+        self._range_nm = model.actuator_forcerange[self._servos].copy()
         limits_nm = np.abs(model.actuator_forcerange[self._servos]).max(axis=1)
         limits_nm[limits_nm == 0.0] = np.inf  # it reports no load
         self._stall_nm = limits_nm if stall_nm is None else stall_nm  # a limited one draws less
@@ -82,13 +86,18 @@ class MujocoPlant:
         """Set the goal position of every joint [rad], shape (n_joints,)."""
         self.data.ctrl[self._servos] = q_rad
 
-    def power(self, on: NDArray[np.bool_]) -> None:
-        """Say which motors hold their goal, shape (n_joints,); the others are limp."""
-        if np.array_equal(on, self._on):
+    def power(self, share: FloatArray) -> None:
+        """Say which share of its stall torque each motor may give, shape (n_joints,); 0: limp."""
+        if np.array_equal(share, self._share):
             return
-        self._on = np.array(on, dtype=np.bool_)
-        self.model.actuator_gainprm[self._servos] = self._gain * self._on[:, None]
-        self.model.actuator_biasprm[self._servos] = self._bias * self._on[:, None]
+        self._share = np.array(share, dtype=np.float64)
+        on, most_nm = self._share > 0.0, (self._share * self._stall_nm)[:, None]
+        self.model.actuator_gainprm[self._servos] = self._gain * on[:, None]
+        self.model.actuator_biasprm[self._servos] = self._bias * on[:, None]
+        if np.isfinite(most_nm).all():
+            self.model.actuator_forcerange[self._servos] = np.clip(
+                self._range_nm, -most_nm, most_nm
+            )
 
     def advance(self, duration_s: float) -> None:
         """Let time pass [s]; remainders of a physics step are carried over."""
@@ -128,6 +137,9 @@ def make_plant(name: str) -> MujocoPlant:
     arm = ArmModel.load(name)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
+        driven = [cell.model.actuator(n).id for n in cell.joint_names]
+        cell.model.actuator_gainprm[driven, 0] *= CELL_STIFFNESS
+        cell.model.actuator_biasprm[driven, 1] *= CELL_STIFFNESS
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
     spec = mujoco.MjSpec.from_file(str(arm.mjcf))

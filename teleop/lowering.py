@@ -46,6 +46,8 @@ IDLE_PCT: Final = 1.0
 """A joint with less load is held by its gears alone [% of stall]."""
 GIVE_RAD_S_PER_PCT: Final = 0.02
 """How fast a goal follows its load: slow enough for stiff servos at 20 turns a second."""
+CALMEST: Final = 1.0 / 32.0
+"""Of that speed a joint keeps so much, however often its load turns round."""
 STILL_RAD: Final = 0.005
 STILL_S: Final = 0.3
 """A joint that moves by less [rad] for so long [s] is still."""
@@ -134,6 +136,8 @@ class Lowering:
         self._goal_at = goal
         """Where the goals were when the arm came to stand."""
         self._tried_from_rad, self._tries = math.inf, 0
+        self._over_pct: FloatArray = np.zeros(len(goal))
+        self._calm: FloatArray = np.ones(len(goal))
 
     @property
     def done(self) -> bool:
@@ -180,7 +184,7 @@ class Lowering:
 
     def _go(self, phase: LoweringPhase) -> None:
         self.phase, self._since_s, self._stuck_s, self._speed_rad_s = phase, 0.0, 0.0, 0.0
-        self._still_s = 0.0
+        self._still_s, self._calm = 0.0, np.ones(len(self._goal))
         self._usual_pct = np.full(len(self._goal), np.nan)
         self._first_pct = np.full(len(self._goal), np.nan)
 
@@ -238,7 +242,11 @@ class Lowering:
         over = np.sign(pushes) * np.maximum(np.abs(pushes) - IDLE_PCT, 0.0)
         self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, self._fastest_rad_s)
         most = self._speed_rad_s
-        step = np.clip(-over * GIVE_RAD_S_PER_PCT, -most, most) * dt_s
+        # So stiff that a step turns its load round, a joint would swing for ever: it takes half.
+        turns = over * self._over_pct < 0.0
+        self._calm = np.where(turns, np.maximum(self._calm / 2.0, CALMEST), self._calm)
+        self._over_pct = over
+        step = np.clip(-over * GIVE_RAD_S_PER_PCT, -most, most) * self._calm * dt_s
         before, self._goal = self._goal, np.clip(self._goal + step, self._low, self._high)
         if self._since_s > LONGEST_S:
             self.phase = LoweringPhase.DONE

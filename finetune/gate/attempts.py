@@ -40,6 +40,8 @@ ATTEMPTS: Final = "attempts"
 PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
 START_S: Final = 120.0
 """A command may take this much longer than its task's time limit: large policies load slowly."""
+RESET_S: Final = 180.0
+"""And this much longer where the robot puts the scene back first: up to three tries."""
 GRACE_S: Final = 15.0
 """So long a command that is to stop has to let go of the robot, before it is made to."""
 ANSWERS: Final = {
@@ -243,7 +245,7 @@ class StationAttempts:
             "scene": str(attempt.scene),
         }
         log = out / "log.txt"  # not on the terminal: it may name the policy
-        limit_s = task.timeout_s + self._start_s
+        limit_s = task.timeout_s + self._start_s + (RESET_S if self._by_robot else 0.0)
         try:
             with log.open("ab") as stream:
                 words = _words(self._command, values)

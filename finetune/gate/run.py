@@ -107,6 +107,8 @@ class Gate:
         format: how policies compute in the cell, as of `load_policy`.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
         detector: tells success on the station; None where the suite or a person does.
+        simulated: the station's file says that it is none of the real world, such as an emulated
+            arm's.
     """
 
     suite: Suite
@@ -119,6 +121,7 @@ class Gate:
     format: str = ""
     candidate: str = ""
     detector: SuccessDetector | None = None
+    simulated: bool = False
 
     @property
     def shown(self) -> float:
@@ -139,14 +142,14 @@ class Gate:
         if self.recorded is not None:
             return None
         if self.station is not None:
-            return Domain.REAL
+            return Domain.SIM_TARGET if self.simulated else Domain.REAL
         has_gaps = any(task.gaps or task.conditions for task in self.suite.tasks)
         return Domain.SIM_TARGET if has_gaps else Domain.SIM
 
     @property
     def sim_tasks(self) -> tuple[str, ...]:
         """Tasks of the regression in simulation."""
-        if self.suite.sim_tasks or self.domain in (Domain.REAL, None):
+        if self.suite.sim_tasks or self.station is not None or self.recorded is not None:
             return self.suite.sim_tasks if self.recorded is None else ()
         return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
 

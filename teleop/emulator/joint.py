@@ -262,13 +262,13 @@ class PlantJoints(JointMechanics):
 
     def advance(self, duration_s: float) -> None:
         """Let time pass [s]. A hand counts as a motor that holds where the hand is."""
-        held = [joint.hand_rad is not None for joint in self.joints]
         driven = [joint.drive is not Drive.LIMP for joint in self.joints]
-        goals = [
-            joint.hand_rad if joint.hand_rad is not None and not on else joint.goal_rad
-            for joint, on in zip(self.joints, driven, strict=True)
-        ]
-        self.plant.power(np.array(held) | np.array(driven))
+        goals, share = list[float](), list[float]()
+        for joint, on in zip(self.joints, driven, strict=True):
+            hand_rad = None if on else joint.hand_rad
+            goals.append(joint.goal_rad if hand_rad is None else hand_rad)
+            share.append(min(joint.duty_limit, 1.0) if on else float(hand_rad is not None))
+        self.plant.power(np.array(share))
         self.plant.command(np.array(goals, dtype=np.float64))
         self.plant.advance(duration_s)
         self.take()

@@ -106,6 +106,8 @@ def limit_torque(bus: ServoBus, ids: Sequence[int], pct: float) -> Script[tuple[
     """Let servos push with at most `pct` of what they can, whenever they take torque from now on.
 
     A Feetech servo heeds a share of its whole torque, and its Max_Torque_Limit where that is less.
+    It gets less than its Overload_Torque, which LeRobot sets to 25 % in grippers: one that pushes
+    harder for Protection_Time (2 s) reports an error until it backs off.
     A Dynamixel heeds a share of its Current_Limit where its mode is limited by current, else of its
     PWM_Limit. None of it is kept without power: it is written again before each torque on.
 
@@ -128,6 +130,11 @@ def limit_torque(bus: ServoBus, ids: Sequence[int], pct: float) -> Script[tuple[
         whole = register.value_in(found, register.address)
         share = pct / 100.0 * (whole if bus.protocol is Protocol.DYNAMIXEL else FEETECH_WHOLE)
         value = min(round(share), whole)
+        if bus.protocol is Protocol.FEETECH:
+            overload = bus.register("Overload_Torque")
+            if kept := (yield from bus.collect(overload, [servo_id])).get(servo_id):
+                bears = (overload.value_in(kept, overload.address) - 1) * FEETECH_WHOLE // 100
+                value = min(value, bears) if bears > 0 else value
         bus.torque_limits[servo_id] = bus.register(limit), value.to_bytes(2, "little")
     left = yield from _write_limits(bus)
     return tuple(i for i in ids if i in left or i not in bus.torque_limits)

@@ -21,9 +21,15 @@ EPISODES = 16
 
 
 def session(
-    root: Path, seed: int, *, late_ms: float = 0.0, off_deg: float = 0.0, hottest_c: float = 55.0
+    root: Path,
+    seed: int,
+    *,
+    late_ms: float = 0.0,
+    off_deg: float = 0.0,
+    load_pct: float = 0.0,
+    hottest_c: float = 55.0,
 ) -> AbsoluteReport:
-    """Report on a session of 24 minutes; at the end joint 2 is so late, and joint 1 so far off."""
+    """Report on a session of 24 minutes; what joints 2, 1 and 3 do more at its end is given."""
     rng = np.random.default_rng(seed)
     t_s = np.arange(0.0, 8.0, 1.0 / RATE_HZ)
     rows = []
@@ -38,7 +44,9 @@ def session(
             read = np.interp(t_s - delay_s, t_s, sent) + rng.normal(0.0, 0.001, len(t_s))
             read += np.radians(off_deg * warmth if k == 1 else 0.0) + rng.normal(0.0, 0.003)
             warm_c = 30.0 + (hottest_c - 30.0) * warmth + rng.normal(0.0, 0.7)
+            load = 15.0 + (load_pct * warmth if k == 3 else 0.0) + rng.normal(0.0, 2.0)
             columns |= {
+                f"follower.{joint}.load_pct": load * np.sin(t_s),
                 f"follower.{joint}.sent_rad": sent,
                 f"follower.{joint}.position_rad": read,
                 f"follower.{joint}.temperature_c": np.full(len(t_s), np.round(warm_c)),
@@ -71,6 +79,12 @@ def test_a_joint_that_sags_when_warm_is_named(tmp_path: Path) -> None:
     (found,) = session(tmp_path, 3, off_deg=3.0).findings
     assert (found.about, found.unit) == (NAMES[1], "°")
     assert found.estimate.value == pytest.approx(3.0, abs=0.6)
+
+
+def test_a_joint_that_pulls_harder_when_warm_is_named(tmp_path: Path) -> None:
+    (found,) = session(tmp_path, 9, load_pct=25.0).findings
+    assert (found.about, found.unit) == (NAMES[3], "% of its stall load")
+    assert "harder task" in found.not_told_apart
 
 
 @pytest.mark.parametrize("seed", range(4, 8))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+from urllib.error import URLError
 
 import draccus
 import pytest
@@ -332,6 +333,7 @@ def raiser(error: BaseException) -> Callable[[], int]:
         (DeviceError("No answer from id 3."), 2, "No answer from id 3."),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 2, "/x: No space left on device"),
+        (URLError(OSError(-2, "Name or service not known")), 2, "Check the network"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(

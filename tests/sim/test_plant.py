@@ -22,14 +22,24 @@ def test_an_arm_goes_where_it_is_told_and_falls_without_power(name: str) -> None
     plant.command(goal)
     plant.advance(1.5)
     np.testing.assert_allclose(plant.read().position_rad[:5], goal[:5], atol=0.12)
-    plant.power(np.zeros(6, dtype=np.bool_))
+    plant.power(np.zeros(6))
     plant.advance(2.0)
     fallen = plant.read()
     assert np.abs(fallen.position_rad - goal).max() > 0.2
     assert not fallen.load_pct.any()
-    plant.power(np.ones(6, dtype=np.bool_))
+    plant.power(np.ones(6))
     plant.advance(1.5)
     assert np.abs(plant.read().position_rad - goal)[0] < 0.15
+
+
+def test_a_motor_pushes_no_harder_than_it_may() -> None:
+    """Torque limits weren't heeded: a grip of 2 s on the cell's cube ended in an overload."""
+    for share in (0.5, 0.24):
+        plant = make_plant("so101")
+        plant.power(np.full(6, share))
+        plant.command(plant.read().position_rad - 2.0)
+        plant.advance(0.01)
+        assert abs(plant.read().load_pct[0]) == pytest.approx(100.0 * share, abs=0.1)
 
 
 def test_time_that_is_no_whole_step_is_carried_over() -> None:

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.suite import SuiteTask
+from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.vocabulary import Domain
 from gaploop.finetune.gate import attempts as station_attempts
 from gaploop.finetune.gate.attempts import (
     CheckError,
@@ -25,6 +26,7 @@ from gaploop.finetune.gate.attempts import (
     check_of,
 )
 from gaploop.finetune.gate.folder import SIDES, attempts, outcomes
+from gaploop.finetune.gate.run import Gate
 
 LIMIT_S = 1.0
 TASK = SuiteTask("reach", timeout_s=0.25)
@@ -230,3 +232,12 @@ def test_a_robot_that_resets_is_told_the_scene_and_nobody_is_asked(tmp_path: Pat
 
 def done(_shown: StageEvidence) -> bool:
     return True
+
+
+def test_what_an_emulated_station_shows_is_called_sim_to_sim() -> None:
+    """Incident: a gate on an emulated arm ended in "Evidence: real robot"."""
+    suite = Suite("s", (SuiteTask("t"),))
+    for simulated, domain in ((True, Domain.SIM_TARGET), (False, Domain.REAL)):
+        gate = Gate(suite, {}, station=lambda *_: None, simulated=simulated)  # type: ignore[arg-type,return-value]
+        assert gate.domain is domain
+        assert gate.sim_tasks == ()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.clock import Clock
 from gaploop.core.messages import FloatArray, FollowerState
@@ -35,8 +34,8 @@ class Mechanics:
     def command(self, q_rad: FloatArray) -> None:
         self.goal = np.array(q_rad)
 
-    def power(self, on: NDArray[np.bool_]) -> None:
-        self.on = np.array(on)
+    def power(self, share: FloatArray) -> None:
+        self.on = share > 0.0
 
     def advance(self, duration_s: float) -> None:
         del duration_s

@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import serial
-from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, FollowerState
 from gaploop.teleop.emulator import EmulatedBus
@@ -29,8 +28,8 @@ class Lazy:
     def command(self, q_rad: FloatArray) -> None:
         self.goal = np.array(q_rad)
 
-    def power(self, on: NDArray[np.bool_]) -> None:
-        self.on = np.array(on)
+    def power(self, share: FloatArray) -> None:
+        self.on = share > 0.0
 
     def advance(self, duration_s: float) -> None:
         del duration_s

@@ -543,7 +543,11 @@ def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
 def test_a_gripper_has_a_torque_limit_of_its_own(
     model: str, register: str, whole: int, pct: float, tmp_path: Path
 ) -> None:
-    """Half of what it can unless the station says less, and after a restart too."""
+    """Half of what it can unless the station says less, and after a restart too.
+
+    LeRobot sets Overload_Torque to 25 % in an SO-101's gripper: whoever held something for 2 s with
+    half of its torque was stopped by the servo's error.
+    """
     safety = SafetyLimits() if pct == 50.0 else SafetyLimits(gripper_torque_pct=pct)
     station = Station("test", safety=safety)
     with emulated(model, "follower", tmp_path) as arm:
@@ -563,13 +567,14 @@ def test_a_gripper_has_a_torque_limit_of_its_own(
         def at(servo_id: int) -> int | None:
             return limits().get(servo_id)
 
-        assert at(gripper) == round(whole * pct / 100)
+        limited = min(round(whole * pct / 100), 240 if model == "so101" else whole)
+        assert at(gripper) == limited
         assert all(at(i) in (whole, None) for i in names.values())
         with arm.bus.lock:  # it loses power, and nobody looks
             arm.bus.servos[gripper].power_down()
             arm.bus.servos[gripper].power_up()
             arm.bus.servos[gripper].memory[register] = whole
         follower.torque_on()
-        assert at(gripper) == round(whole * pct / 100)
+        assert at(gripper) == limited
         assert torques(arm.bus)[gripper]
         follower.close()
