@@ -258,8 +258,10 @@ class KnownCamera:
         return float(np.corrcoef(samples.change, expected)[0, 1])
 
     def resembles(self, look: TakeLook, left_out: int | None) -> float:
-        """Return the correlation of a take's lasting edges with this camera's."""
+        """Return the correlation of a take's lasting edges with this camera's; NaN without any."""
         edges = self._still(tuple(self._others(left_out)))[2]
+        if min(float(edges.std()), float(look.edges.std())) < 1e-6:
+            return float("nan")
         return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
 
     @cached_property
