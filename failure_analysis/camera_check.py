@@ -111,7 +111,7 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
     "vignette": CameraQuestion("is {more} dark in its corners", ("vignette",), "stops", 0.4),
     "local_light": CameraQuestion("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
     "flicker": CameraQuestion("flickers {more}", ("flicker", "bands"), "log", 1.0),
-    "sharpness": CameraQuestion("is {more} sharp", ("sharpness",), "log", 0.3),
+    "sharpness": CameraQuestion("is {more} sharp", ("sharpness",), "log", 0.1),
     "noise": CameraQuestion(
         "is {more} noisy", ("noise",), "log", 0.7, GapDimension.SENSOR_NOISE
     ),
