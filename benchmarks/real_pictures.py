@@ -4,6 +4,7 @@
 is the reference, the second is judged: as it is, and altered (`--n` of them, 14 alterations of 3
 strengths; none with `--quick`; swapped cameras are apart). Folders of single pictures, one for each
 light, tell what real light does. Each dataset's outcomes are made up, too, and `diagnose` typed.
+What a run before left in `--output_dir` isn't run again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ import numpy as np
 from benchmarks.bench import BenchConfig
 from benchmarks.real_said import cases, said_of
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import Image
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
@@ -148,16 +151,31 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     roots = sorted(p.parent.parent for p in config.data.glob("*/meta/info.json"))
     roots = [root for root in roots if is_dataset(root)]
     altered = 0 if config.quick else config.n or ALTERED
-    sets = [_dataset(root, altered) for root in roots]
     lights = [_lights(p) for p in sorted(config.data.iterdir()) if _by_light(p)]
-    said = [row for root in roots for row in said_of(root, folder)]
+    said, sets = list[dict[str, Any]](), list[dict[str, Any]]()
+    for root in roots:
+        kept = config.output_dir and config.output_dir / f"{root.name}_said.json"
+        said += _once(kept, partial(said_of, root, folder))
+        kept = config.output_dir and config.output_dir / f"{root.name}_{altered}.json"
+        sets.append(_once(kept, partial(_dataset, root, altered)))
     return {"sets": [s for s in sets if s["cameras"]], "lights": lights, "said": said}
+
+
+def _once(kept: Path | None, work: Callable[[], Any]) -> Any:
+    """Return what a run before left in a file, if one is named, else do the work and keep it."""
+    if kept is None:
+        return work()
+    if not kept.is_file():
+        write_json(kept, work())
+    return read_json(kept)
 
 
 def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
     takes = list(load_takes(root))
     began = time.process_time()
     looks = [looked_at(take) for take in takes]
+    if not any(looks):
+        return {"name": root.name, "cameras": {}}
     each_s = (time.process_time() - began) / len(takes)
     half = len(takes) // 2
     began = time.process_time()

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,11 +56,12 @@ def said_of(root: Path, folder: Path) -> list[dict[str, Any]]:
         for failed in ways[:: len(ways) // TWO_SIDED][:TWO_SIDED]:
             words = f"of the first {SMALL}, {', '.join(map(str, failed))} called failures"
             cases.append((words, failed, [e for e in range(SMALL) if e not in failed], ()))
-    copy = Path(shutil.copytree(root, folder / root.name))
-    return [
-        {"set": root.name, "tried": tried, **_told(copy, n, failed, well, more)}
-        for tried, failed, well, more in cases
-    ]
+    with tempfile.TemporaryDirectory(dir=folder) as here:
+        copy = Path(shutil.copytree(root, Path(here, root.name)))
+        return [
+            {"set": root.name, "tried": tried, **_told(copy, n, failed, well, more)}
+            for tried, failed, well, more in cases
+        ]
 
 
 def _told(
@@ -87,7 +89,7 @@ def _told(
     names = re.compile(r"^\d+\. (.*)", re.MULTILINE).findall(printed)
     return {
         "named": named(told), "by_itself": names,
-        "command": " ".join(["gaploop", *(str(w) for w in command)]),
+        "command": " ".join(["gaploop", *map(str, command)]).replace(f"{copy.parent}/", ""),
         "says": told["summary"]["station"]["says"],
     }  # fmt: skip
 
