@@ -51,6 +51,8 @@ NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
 """Mean grey level of an episode below which it shows nothing."""
+LIGHT_STOPS: Final = 2.2
+"""Stops of light that double the grey of a picture, which is kept with a gamma of about 2.2."""
 FIXED: Final = 0.5
 """Share of a picture that stands still from which on the camera does."""
 EDGE: Final = 0.6
@@ -437,7 +439,8 @@ class KnownCamera:
                     else "it varies too much between the episodes to compare with"
                 )  # fmt: skip
                 continue
-            away, reach = value - unit.middle, unit.reach(share)
+            scale = LIGHT_STOPS if question.unit == "stops" else 1.0
+            away, reach = scale * (value - unit.middle), scale * unit.reach(share)
             found.append((abs(away) / reach, key, away, reach))
         if not found:
             return CameraAnswer(self.name, asked, YesNo.UNKNOWN, "", np.nan, np.nan, why=unknown)
