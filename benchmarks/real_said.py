@@ -44,7 +44,7 @@ def said_of(root: Path, folder: Path) -> list[dict[str, Any]]:
     n = read_info(root).total_episodes
     every, half = range(n), range(DEALT, 2 * DEALT)
     cases: list[tuple[str, Sequence[int], Sequence[int], Sequence[str]]] = [
-        (f"all {n} called failures, joints only", every, (), ("--images=false",))
+        (f"all {n} called failures, joints only", every, (), ("--pictures=false",))
     ]
     if n >= ALONE:
         cases.append((f"{ALONE} called failures", every[:ALONE], (), ()))
