@@ -1,8 +1,10 @@
 """The camera check on real pictures: what it says of unaltered takes, and of altered ones.
 
 `--data` holds LeRobot v3 datasets; nothing of them is kept. The first half of a dataset's episodes
-is the reference, the second is judged: as it is, and altered (16 alterations of 3 strengths).
-Folders of single pictures, one for each light, tell what real light does.
+is the reference, the second is judged: as it is, and altered (`--n` of them, 14 alterations of 3
+strengths; none with `--quick`; swapped cameras are apart). Folders of single pictures, one for each
+light, tell what real light does. Each dataset's outcomes are made up, too, and `diagnose` typed.
+What a run before left in `--output_dir` isn't run again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +21,9 @@ import cv2
 import numpy as np
 
 from benchmarks.bench import BenchConfig
+from benchmarks.real_said import cases, said_of
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import Image
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
@@ -138,21 +143,39 @@ def looked_at(take: Take, camera: str | None = None, **how: Any) -> dict[str, Ca
     return {name: s for name, s in found.items() if s is not None and s.pictures.mean() > BLACK}
 
 
-def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
-    """Judge takes of every dataset in the folder, and pictures by light."""
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Judge takes of every dataset in the folder, pictures by light, and what commands say."""
     if config.data is None:
         raise UnusableInputError("Which pictures? Name a folder of datasets: --data=FOLDER")
     cv2.setNumThreads(1)
     roots = sorted(p.parent.parent for p in config.data.glob("*/meta/info.json"))
-    sets = [_dataset(root, config.n or ALTERED) for root in roots if is_dataset(root)]
+    roots = [root for root in roots if is_dataset(root)]
+    altered = 0 if config.quick else config.n or ALTERED
     lights = [_lights(p) for p in sorted(config.data.iterdir()) if _by_light(p)]
-    return {"sets": sets, "lights": lights}
+    said, sets = list[dict[str, Any]](), list[dict[str, Any]]()
+    for root in roots:
+        kept = config.output_dir and config.output_dir / f"{root.name}_said.json"
+        said += _once(kept, partial(said_of, root, folder))
+        kept = config.output_dir and config.output_dir / f"{root.name}_{altered}.json"
+        sets.append(_once(kept, partial(_dataset, root, altered)))
+    return {"sets": [s for s in sets if s["cameras"]], "lights": lights, "said": said}
+
+
+def _once(kept: Path | None, work: Callable[[], Any]) -> Any:
+    """Return what a run before left in a file, if one is named, else do the work and keep it."""
+    if kept is None:
+        return work()
+    if not kept.is_file():
+        write_json(kept, work())
+    return read_json(kept)
 
 
 def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
     takes = list(load_takes(root))
     began = time.process_time()
     looks = [looked_at(take) for take in takes]
+    if not any(looks):
+        return {"name": root.name, "cameras": {}}
     each_s = (time.process_time() - began) / len(takes)
     half = len(takes) // 2
     began = time.process_time()
@@ -255,8 +278,9 @@ def _lights(path: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the tables in Markdown."""
-    lines = ["| set, camera | kind | unaltered takes accused | of what |", "|---|---|---|---|"]
+    """Return the tables in Markdown, the cases that once misled first."""
+    lines = [*cases(result), ""]
+    lines += ["| set, camera | kind | unaltered takes accused | of what |", "|---|---|---|---|"]
     for data in result["sets"]:
         for name, camera in data["cameras"].items():
             told = ", ".join(f"{q} {n}" for q, n in camera["questions"].items()) or "–"

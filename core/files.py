@@ -29,6 +29,8 @@ VIDEO_FORMATS: Final = "mov,mp4,matroska,webm"
 """What FFmpeg may take a video for: LeRobot writes MP4, journals hold Matroska."""
 DEEPEST: Final = 64
 """Nesting of JSON and YAML; a policy's configuration, the deepest there is, has about ten."""
+DATASET_FOLDERS: Final = ("data", "image", "meta", "telemetry", "video")
+"""How names of folders begin that may hold a dataset's files; some write `video`, or `images`."""
 LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 """How a file begins that stands for another one, which Git LFS has yet to fetch."""
 LARGEST_POINTER: Final = 1024
@@ -103,10 +105,15 @@ def is_lfs_pointer(path: Path) -> bool:
 
 
 def lfs_pointers(root: Path) -> list[Path]:
-    """Return the files in a folder that only stand for others, in order; not hidden ones."""
+    """Return the files of a dataset that only stand for others, in order; not hidden ones.
+
+    What lies beside a dataset, such as a README's pictures or a checkpoint, needn't be there.
+    """
     found = []
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
+        if Path(folder) == root and "meta" in names:
+            names[:], files = [name for name in names if name.startswith(DATASET_FOLDERS)], []
         for path in (Path(folder, name) for name in files):
             with contextlib.suppress(OSError):  # gone meanwhile, or a link to nothing
                 if is_lfs_pointer(path):

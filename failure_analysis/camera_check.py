@@ -51,6 +51,8 @@ NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
 """Mean grey level of an episode below which it shows nothing."""
+LIGHT_STOPS: Final = 2.2
+"""Stops of light that double the grey of a picture, which is kept with a gamma of about 2.2."""
 FIXED: Final = 0.5
 """Share of a picture that stands still from which on the camera does."""
 EDGE: Final = 0.6
@@ -111,7 +113,7 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
     "vignette": CameraQuestion("is {more} dark in its corners", ("vignette",), "stops", 0.4),
     "local_light": CameraQuestion("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
     "flicker": CameraQuestion("flickers {more}", ("flicker", "bands"), "log", 1.0),
-    "sharpness": CameraQuestion("is {more} sharp", ("sharpness",), "log", 0.3),
+    "sharpness": CameraQuestion("is {more} sharp", ("sharpness",), "log", 0.1),
     "noise": CameraQuestion(
         "is {more} noisy", ("noise",), "log", 0.7, GapDimension.SENSOR_NOISE
     ),
@@ -258,8 +260,10 @@ class KnownCamera:
         return float(np.corrcoef(samples.change, expected)[0, 1])
 
     def resembles(self, look: TakeLook, left_out: int | None) -> float:
-        """Return the correlation of a take's lasting edges with this camera's."""
+        """Return the correlation of a take's lasting edges with this camera's; NaN without any."""
         edges = self._still(tuple(self._others(left_out)))[2]
+        if min(float(edges.std()), float(look.edges.std())) < 1e-6:
+            return float("nan")
         return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
 
     @cached_property
@@ -435,7 +439,8 @@ class KnownCamera:
                     else "it varies too much between the episodes to compare with"
                 )  # fmt: skip
                 continue
-            away, reach = value - unit.middle, unit.reach(share)
+            scale = LIGHT_STOPS if question.unit == "stops" else 1.0
+            away, reach = scale * (value - unit.middle), scale * unit.reach(share)
             found.append((abs(away) / reach, key, away, reach))
         if not found:
             return CameraAnswer(self.name, asked, YesNo.UNKNOWN, "", np.nan, np.nan, why=unknown)

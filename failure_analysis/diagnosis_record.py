@@ -70,9 +70,9 @@ class TakeDiagnosis:
 
     @property
     def leaning(self) -> str:
-        """The likeliest dimension, named or not; "" where nothing speaks for any."""
-        likeliest = max(self.dimensions, key=lambda d: self.dimensions[d])
-        return likeliest if self.dimensions[likeliest] > 0 else ""
+        """The likeliest dimension, named or not; "" where nothing speaks for one above others."""
+        *others, (share, likeliest) = sorted((v, k) for k, v in self.dimensions.items())
+        return likeliest if share > max([0.0, *(v for v, _ in others)]) + 1e-6 else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in `diagnosis.json`."""

@@ -39,7 +39,7 @@ from typing import Any, Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.core.progress import setup_logging
+from gaploop.core.progress import lines_while, setup_logging
 from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current
 
@@ -180,7 +180,8 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
 
         arguments = discover(arguments)
     own = given = arguments
-    config_class = config_class_of(module, command, given)
+    with lines_while(lambda: f"{program} is starting …"):  # LeRobot's devices, on a busy machine
+        config_class = config_class_of(module, command, given)
     passes_on = hasattr(module, "PASSED_ON") and "--" in given
     if passes_on:
         own = given[: given.index("--")]

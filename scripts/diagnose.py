@@ -105,6 +105,7 @@ def run(config: DiagnoseConfig) -> int:
         raise UnusableInputError("--sim says what is compared: add --factors.")
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
+    _scene(config)  # a wrong file is told before minutes of work
     report = _examined(config)
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))

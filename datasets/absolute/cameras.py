@@ -37,12 +37,16 @@ RUN_S: Final = 3.0
 THUMB: Final = (96, 72)
 SHARP: Final = 640
 """Width at which blur is measured [pixels]."""
+COARSE: Final = 160
+"""Width below which a lens out of focus doesn't show [pixels]: drawn shades look like edges."""
 SAME: Final = 0.12
 """Mean difference of two decoded pictures that are one [levels of 255]; a camera's noise, encoded,
 leaves more."""
 LIVELY: Final = 18.0
-"""A part that changes more beside a repeated picture shows that there was something new to see: of
-a scene in which nothing moves, encoders repeat pictures by themselves [levels of 255]."""
+"""A part that changes more before and after a repeated picture shows that something new was to be
+seen: of a scene in which nothing moves, encoders repeat pictures by themselves [levels of 255]."""
+REPEATED: Final = 0.25
+"""Of what changes most before and after it, what does in a picture repeated but encoded anew."""
 BLACK: Final = 8.0
 FROZEN_S: Final = 1.0
 DUPLICATES: Final = 0.2
@@ -148,7 +152,7 @@ def look(
             for index in starts:
                 for frame in shown(key, index, 0, 1):
                     seen.starts[index] = _small(frame, "rgb24")
-                    if len(seen.blur) < RUNS:
+                    if len(seen.blur) < RUNS and frame.width >= COARSE:
                         grey = blur_sized(frame.reformat(format="gray").to_ndarray())
                         seen.blur[index], seen.edges_px[index] = blur(grey), edge_width_px(grey)
             for index, begin in pauses.items():
@@ -290,7 +294,9 @@ class CameraTests:
         shares = list[float]()
         for run in seen.runs:
             speed = self._speed(run)
-            if speed is None or speed.max() < 0.3 or len(run.grey) < 12:
+            if speed is None:  # no joints, or of no known unit: when most changes, something moves
+                speed = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
+            if speed.max() < 0.3 or len(run.grey) < 12:
                 continue
             k = int(np.convolve(speed, np.ones(6), "valid").argmax())
             before, after = run.grey[k], run.grey[min(k + 6, len(run.grey) - 1)]
@@ -306,13 +312,14 @@ class CameraTests:
             speed = self._speed(run)
             moves = speed > 0.15 if speed is not None else np.ones(len(change), dtype=bool)
             same = (change < SAME) & (most < STILL)
-            for a, b in stretches(same):
+            for a, b in stretches(same) if speed is not None else ():
                 long = b - a >= max(5, round(FROZEN_S * self.fps) - 1)
                 long &= float(np.abs(run.grey[b] - run.grey[a]).max()) < STILL  # all the way
                 if long and moves[a:b].sum() > 0.3 * (b - a):
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
-            beside = np.maximum(np.r_[0.0, most[:-1]], np.r_[most[1:], 0.0])
-            moves &= np.maximum(beside, most) > LIVELY
+            beside = np.minimum(np.r_[0.0, most[:-1]], np.r_[most[1:], 0.0])
+            same |= most < np.minimum(STILL, REPEATED * beside)
+            moves &= np.where(same, beside, most) > LIVELY
             if speed is not None:  # what moves by less than a pixel looks repeated, too
                 moves &= speed >= np.percentile(speed, 60)
             if run.episode not in frozen and moves.sum() >= 10:
@@ -431,6 +438,7 @@ class CameraTests:
 
     def _blurred(self, seen: CameraLook) -> None:
         if not seen.blur:
+            self.report.untested[f"focus of {seen.name}"] = f"it has fewer than {COARSE} columns"
             return
         size = median_interval(np.array(list(seen.blur.values())))
         wide = {e for e, px in seen.edges_px.items() if px > EDGE_PX}

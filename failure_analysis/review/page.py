@@ -253,7 +253,7 @@ def _suggestion(take: Listed, waiting: bool) -> None:
     _text(f"{mode}{when}: {why}", "verdict")
     shares = sorted(found.dimensions.items(), key=lambda pair: -pair[1])
     shown = [(words(n), share) for n, share in shares if share >= LEAST_SHARE][:4]
-    for name, share in [*shown, ("none of these", found.none)]:
+    for name, share in [*shown, ("none of these", found.none)] if found.leaning else ():
         with ui.element("div").classes("bar"):
             _text(name, "name", "span")
             with ui.element("span").classes("track"):

@@ -13,10 +13,11 @@ export default {
       <div class="videos" :class="'n' + Math.min(cameras.length, 4)">
         <figure v-for="(camera, i) in cameras" :key="camera.src">
           <video :ref="'video' + i" :src="camera.src" muted playsinline preload="auto"
-                 disablepictureinpicture @click="touched($event, camera)" @loadeddata="loaded"
-                 @error="failed(camera)" :class="{ marking: role }"></video>
+                 disablepictureinpicture @click="touched($event, camera)"
+                 @loadeddata="loaded($event, camera)" @error="failed(camera)"
+                 :class="{ marking: role }"></video>
           <img v-if="outline.src && outlined(camera)" class="outline" :src="outline.src" />
-          <figcaption>{{ camera.name }}</figcaption>
+          <figcaption>{{ camera.name }}{{ ready[camera.src] ? "" : ": preparing …" }}</figcaption>
         </figure>
         <div v-if="words" class="words">{{ words }}</div>
       </div>
@@ -49,7 +50,7 @@ export default {
     marks: Array, // [from, to, words] in seconds: phases, who drives, what safety did
   },
   emits: ["key", "mark"],
-  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "", left: null, role: "" }),
+  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "", left: null, role: "", ready: {} }),
   computed: {
     count() {
       return this.frame_t_s.length;
@@ -98,7 +99,8 @@ export default {
     videos() {
       return this.cameras.flatMap((_, i) => this.$refs["video" + i] ?? []);
     },
-    loaded(event) {
+    loaded(event, camera) {
+      this.ready[camera.src] = true; // a codec that browsers don't play is encoded anew first
       if (!this.playing) event.target.currentTime = (this.frame + 0.5) / this.fps;
       event.target.playbackRate = this.speed;
     },

@@ -190,6 +190,43 @@ def test_a_camera_before_a_scene_at_rest_is_not_called_slow(plain: MotionRecordi
     assert "camera_rate" not in kinds(plain, at_rest)
 
 
+def encoded_anew(x: FloatArray) -> FloatArray:
+    """Return a slow camera's pictures as a codec leaves them that makes every second one whole."""
+    whole = np.random.default_rng(0).normal(0, 0.8, x.shape)
+    return every_second(x) + np.where(np.arange(len(x)) % 2, 1.0, 0.0)[:, None, None] * whole
+
+
+def stepping(x: FloatArray) -> FloatArray:
+    """Return a drawing in which a small thing goes on by a whole pixel every third row."""
+    out = np.repeat(x[:1], len(x), axis=0)
+    for row in range(len(x)):
+        left = row // 3
+        out[row, 30:38, left : left + 8] = 220.0
+    return out
+
+
+def test_a_drawn_thing_that_goes_by_whole_pixels_is_no_slow_camera(plain: MotionRecording) -> None:
+    """Two made sets of 64 x 48 pixels were told to have more light."""
+    assert kinds(plain, camera(plain, change=stepping)) == {}
+
+
+def test_a_repeated_picture_is_told_though_it_was_encoded_anew(plain: MotionRecording) -> None:
+    """A humanoid's camera gives every picture twice; half of its episodes hid it by whole ones."""
+    found = kinds(plain, camera(plain, change=encoded_anew))
+    assert found == {"camera_rate": pytest.approx(15.0, rel=0.1)}
+
+
+def test_a_wrist_camera_without_known_joints_is_no_fixed_one(plain: MotionRecording) -> None:
+    """Two on an SO-101 whose joints were encoder ticks were told to fix their exposure."""
+    ticks = replace(plain, episodes=())
+    wrist = camera(plain)
+    for run in wrist.runs:
+        for row in range(len(run.grey)):
+            run.grey[row] = np.roll(run.grey[0], 3 * row, axis=1) * (1.0 + 0.1 * np.sin(row / 6.0))
+    assert kinds(ticks, wrist) == {}
+    assert kinds(ticks, camera(plain, change=hunting)) == {"exposure": pytest.approx(16, rel=0.35)}
+
+
 def test_a_hand_that_creeps_is_no_frozen_camera(plain: MotionRecording) -> None:
     """Pictures of a simulator have no noise: two of NVIDIA's five episodes were to be deleted."""
     creeping = camera(plain)

@@ -17,7 +17,7 @@ import pytest
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import LFS_POINTER
+from gaploop.core.files import LFS_POINTER, lfs_pointers
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
@@ -423,6 +423,21 @@ def test_rows_that_the_table_has_too_many_of_are_not_missed(
     done = fix(root, FixOptions())
     assert (done.lost, done.left) == ((), ())
     assert [row["length"] for row in layout.episode_rows(root)] == [12] * 4
+
+
+def test_git_lfs_pointers_beside_a_dataset_needn_t_be_fetched(
+    published: Path, tmp_path: Path
+) -> None:
+    """A film for the README and a checkpoint in the same repository had to be fetched, too."""
+    root = Path(shutil.copytree(published, tmp_path / "set"))
+    (root / "docs").mkdir()
+    for beside in (root / "teaser.mp4", root / "docs/model.safetensors"):
+        beside.write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
+    assert lfs_pointers(root) == []
+    (root / "videos").mkdir(exist_ok=True)
+    wanted = root / "videos/top.mp4"
+    wanted.write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
+    assert lfs_pointers(root) == [wanted]
 
 
 def test_git_lfs_pointers_are_recognised_first_by_every_command(

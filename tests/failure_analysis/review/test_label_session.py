@@ -346,6 +346,13 @@ def test_enter_on_an_abstention_keeps_its_leading_cause_as_a_suggestion(
         assert (session.take(uid).why, session.take(uid).maybe) == ("visual_domain", "")
 
 
+def test_equal_shares_suggest_nothing() -> None:
+    """Each of 43 public episodes was "perhaps contact dynamics", at 10 % like nine others."""
+    even = dict.fromkeys((d.value for d in GapDimension), 0.1)
+    assert replace(diagnosis(abstained=True), dimensions=even, none=0.1).leaning == ""
+    assert diagnosis(abstained=True).leaning == "contact_dynamics"
+
+
 def test_a_suggestion_fills_what_nobody_has_said() -> None:
     said = TakeStatement("failure").suggested(diagnosis())
     assert said == TakeStatement("failure", "slip", "transport", {"contact_dynamics": 0.9})
