@@ -361,3 +361,38 @@ def test_the_command_takes_a_twin_and_prints_what_to_type(
     assert "--policy.path=base" in lines[1]
     assert f"--real=[{tmp_path}/p/resimulated]" in shlex.split(lines[1])
     assert f"--robot.twin={tmp_path / 'twin.yaml'}" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("world", "record_with", "shown_by"),
+    [
+        ({"scene": "/my bench/scene.yaml"}, "", "--policy.path=demonstrator"),
+        (
+            {"gym": "metaworld:Meta-World/MT1", "kwargs": {"env_name": "reach-v3"}, "roles": "r.y"},
+            "--policy.path=my_lab:reach",
+            "--policy.path=my_lab:reach",
+        ),
+    ],
+)
+def test_in_a_simulation_of_ones_own_demonstrations_come_from_its_own_commands(
+    world: dict[str, Any], record_with: str, shown_by: str, tmp_path: Path
+) -> None:
+    theirs, file = replace(twin(SIZE), world=world), tmp_path / "t.yaml"
+    known = PlanContext(tmp_path, "me/act", theirs, file, record_with=record_with)
+    assert [o.remedy for o in offers(D.OBJECT_PROPERTY, known, False)] == ["resimulate"]
+    typed = commands("resimulate", D.OBJECT_PROPERTY, known)
+    assert [line.split()[1] for line in typed] == ["evaluate", "evaluate", "finetune", "evaluate"]
+    twins, nominal, _, last = typed
+    assert shown_by in twins
+    assert (f"--twin={file}" in twins, f"--twin={file}" in nominal) == (True, False)
+    # Demonstrations of the scenes that are evaluated would flatter.
+    for line, seed in ((twins, 1000), (nominal, 1000), (last, 0)):
+        config: Any = parsed(line)
+        assert (config.seed, config.roles) == (seed, Path("r.y") if "roles" in world else None)
+    assert parsed(typed[2])
+
+
+def test_a_script_is_not_trained(tmp_path: Path) -> None:
+    theirs = replace(twin("actuator_response.slow.speed_limit_rad_s"), world={"scene": "s.yaml"})
+    known = PlanContext(tmp_path, "my_lab:act", theirs, tmp_path / "t.yaml")
+    assert [o.remedy for o in offers(D.ACTUATOR_RESPONSE, known, False)] == ["drive_slower"]
