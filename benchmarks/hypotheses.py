@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import blind_gaps
 from benchmarks.diagnosis_tiers import SHAKEN, shaken
+from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.scripts import options
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.collect.rig import Rig
     from gaploop.core.messages import Image
-    from gaploop.core.take import Take
     from gaploop.failure_analysis.diagnosis_record import Diagnosis
 
 UNMEASURED: Final[Mapping[str, Sequence[str]]] = {

@@ -474,10 +474,12 @@ class Demonstrations:
             for name, image in seen.get("pixels", {}).items():
                 frames[-1][f"{OBS_IMAGES}.{name}"] = image
         if self._dataset is None:
+            inner = attempts.unwrapped
+            joints = inner.joint_names if isinstance(inner, SceneWorld) else ()
             self._dataset = LeRobotDataset.create(
                 f"local/{self._root.name}",
                 attempts.metadata["render_fps"],
-                {key: _feature(key, value) for key, value in frames[0].items()},
+                {key: _feature(key, value, joints) for key, value in frames[0].items()},
                 root=self._root,
                 robot_type="simulation",
             )
@@ -509,9 +511,12 @@ class Demonstrations:
             store.say(said)
 
 
-def _feature(key: str, value: np.ndarray[Any, Any]) -> dict[str, Any]:
+def _feature(key: str, value: np.ndarray[Any, Any], joints: Sequence[str]) -> dict[str, Any]:
+    """Return a column's description; `joints` name what gaploop record calls by them, too."""
     if value.dtype == np.uint8:
         names = ["height", "width", "channels"]
         return {"dtype": "video", "shape": value.shape, "names": names}
     names = [f"{key.rpartition('.')[2]}_{k}" for k in range(len(value))]
+    if len(joints) == len(value):
+        names = [f"{joint}.pos" for joint in joints]
     return {"dtype": "float32", "shape": value.shape, "names": names}

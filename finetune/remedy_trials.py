@@ -108,8 +108,8 @@ def _carried_out(folder: Path, typed: Sequence[Sequence[str]], type_command: Typ
     """Carry a remedy out in an empty folder, unless it was; return how its policy does."""
     if not (folder / "trial.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        for words in typed[:-1]:
-            type_command([_smaller(word) for word in words])
+        for words in typed[:-1]:  # of those that record, --n is takes
+            type_command([_smaller(word, TAKES) for word in words])
     return _evaluated(folder / "evaluated", typed[-1], type_command)
 
 
@@ -119,9 +119,9 @@ def _evaluated(folder: Path, words: Sequence[str], type_command: Type) -> Evalua
     return Evaluation.from_json(read_json(folder / "evaluation.json"))
 
 
-def _smaller(word: str) -> str:
+def _smaller(word: str, rollouts: int = ROLLOUTS) -> str:
     """Return an option with fewer takes or rollouts."""
-    for name, most in (("--dataset.num_episodes", TAKES), ("--n", ROLLOUTS)):
+    for name, most in (("--dataset.num_episodes", TAKES), ("--n", rollouts)):
         if match := re.fullmatch(rf"{name}=(\d+)", word):
             return f"{name}={min(int(match[1]), most)}"
     return word

@@ -268,7 +268,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             found = widened(found, takes, twin, tried, folder)
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
-    if twin is not None and not twin.world:
+    if twin is not None:
         from gaploop.finetune.hypotheses import TWIN
 
         policy, task = config.policy.required(), find_task(takes[0].info.task)

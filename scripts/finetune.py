@@ -16,6 +16,7 @@ from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.vocabulary import Domain
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
@@ -29,6 +30,7 @@ from gaploop.scripts import options
 from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
+    from gaploop.datasets.mixing.sources import OpenMixture
     from gaploop.finetune.pretrain import TrainedPolicy
 
 log = logging.getLogger(__name__)
@@ -207,11 +209,12 @@ def _show_mixture(config: FinetuneConfig) -> int:
             "--dry_run shows episodes that exist, and --sim_takes are recorded in a training. "
             "Leave one of the two out."
         )
-    steps, batch_size = config.steps or 10_000, config.batch_size or 64
+    steps, batch_size, kind = config.steps or 10_000, config.batch_size or 64, ""
     if config.policy.path:
         from gaploop.finetune.adapt import base_of, kind_of
 
-        spec = config.recipe(kind_of(base_of(config.policy.path))).spec
+        kind = kind_of(base_of(config.policy.path))
+        spec = config.recipe(kind).spec
         steps, batch_size = spec.steps, spec.batch_size
     if steps < 1 or batch_size < 1:
         raise UnusableInputError(
@@ -236,6 +239,8 @@ def _show_mixture(config: FinetuneConfig) -> int:
         )
         first = stop
     answer["stages"] = stages
+    disagreeing = _disagreeing(config.policy.path, opened) if kind == "tracked" else []
+    answer["disagreeing"] = disagreeing
     options.keep(config.output_dir, REPORT, answer)
     options.emit(config.json, answer)
     if config.json:
@@ -256,7 +261,35 @@ def _show_mixture(config: FinetuneConfig) -> int:
         parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
         end = stage["first_step"] + stage["steps"] - 1
         console.print(f"{stage['name']}, steps {stage['first_step']} to {end}: {parts}")
+    if disagreeing:
+        by = "episode" if len(config.real) == 1 else "uid"
+        each = ", ".join(f"{d[by]} ({d['times']:.1f} times)" for d in disagreeing)
+        console.print(
+            f"Far from what {config.policy.path} would do, beside the others: {by} {each}.",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+        if config.real:
+            out = ",".join(str(d[by]) for d in disagreeing)
+            console.print(f"  → Look at them, or train without: --where='{by}!={out}'")
     return 0
+
+
+def _disagreeing(policy: str, opened: OpenMixture) -> list[dict[str, Any]]:
+    """Return what is adapted to and disagrees much more than the others, the worst first."""
+    from gaploop.finetune.batches import check_signature, sources_in_memory
+    from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
+    from gaploop.finetune.tuning.disagreement import disagreement, standing_out
+
+    sources = [s for s in sources_in_memory(opened)[0] if s.domain is not Domain.SIM]
+    episodes = [(s.root, e) for s in sources for e in s.episodes]
+    driver = load_policy(policy)
+    if not isinstance(driver, ActPolicy) or not episodes:
+        return []
+    for source in sources:
+        check_signature(source.signature, driver.bundle.signature, source.root, f"policy {policy}")
+    times = disagreement(driver, [e for _, e in episodes])
+    found = [(*episodes[k], float(times[k])) for k in standing_out(times)]
+    return [{"root": r, "episode": e.index, "uid": e.uid, "times": t} for r, e, t in found]
 
 
 def _train_with_lerobot(config: FinetuneConfig) -> int:

@@ -64,7 +64,8 @@ class PlanConfig:
     """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     record_with: str = ""
     """How episodes are recorded at the station, such as '--robot.type=so101_follower
-    --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
+    --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'; in the twin
+    of a gymnasium environment, who shows the task: '--policy.path=my_script:act'."""
     carried_out: Path | None = None
     """plan.yaml that was carried out before these rollouts: what it brought is kept in ledger.jsonl
     beside --station, --twin or the diagnosis's folder, and the station's next plans build on it."""

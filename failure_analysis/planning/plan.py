@@ -543,7 +543,7 @@ def _notes(
             f"{effort.reset.mean_s:.0f} s to reset): --takes=DIR measures them from episodes."
         )
     if summary.get("sim_to_sim"):
-        notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
+        notes.append("Sim-to-sim: diagnosed in simulation, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
     notes += ledger_lines(ask.about.ledger)
@@ -563,7 +563,14 @@ def _notes(
             "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
             "remedies without an operator are weighed, too."
         )
-    if (no_twin or any(item.takes for item in items)) and not ask.about.record_with:
+    if ask.about.world and not ask.about.can_train and "gym" in ask.about.world:
+        notes.append(
+            "Episodes can be recorded in the twin where it is known who shows the task there: "
+            "--record_with='--policy.path=my_script:act'."
+        )
+    elif (no_twin or any(item.takes for item in items)) and not (
+        ask.about.record_with or ask.about.world
+    ):
         notes.append(
             "To have measuring and collecting as commands, say how episodes are recorded here: "
             "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "

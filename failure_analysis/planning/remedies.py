@@ -259,6 +259,10 @@ DELAY: Final = "actuator_response.latency"
 """What the policy's plans are shifted by."""
 SLUGGISH: Final = ("actuator_response.slow", "actuator_response.weak")
 """Drives that get where they are told to, but later: a policy that drives slower loses nothing."""
+DEMONSTRATOR: Final = "demonstrator"
+"""Who shows the task in a scene file; elsewhere --record_with names a script."""
+SHOWN_FROM: Final = "--seed=1000"
+"""Its first scene: of others than those that the remedy is evaluated on."""
 SPEED_SCALE: Final = 0.5
 """Of the policy's speed, where it is to drive slower."""
 RANGES: Final[Mapping[GapDimension, str]] = {
@@ -373,6 +377,18 @@ class PlanContext:
         """The cell's arm."""
         return self.twin.arm if self.twin else "so101"
 
+    @property
+    def world(self) -> Mapping[str, Any]:
+        """The simulation that the twin changes, as `Twin.world`; {} for the embedded cell."""
+        return self.twin.world if self.twin else {}
+
+    @property
+    def can_train(self) -> bool:
+        """Whether demonstrations can be recorded in the twin, and the policy learns from them."""
+        is_script = ":" in self.policy and not Path(self.policy).exists()
+        shown = "scene" in self.world or "--policy.path=" in self.record_with
+        return not self.world or (shown and not is_script and self.policy != DEMONSTRATOR)
+
 
 @dataclass(frozen=True)
 class RemedyOffer:
@@ -430,20 +446,21 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     """Return the remedies that commands can carry out against a dimension.
 
     Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
-    around one, too: they stand for the station.
+    around one, too: they stand for the station. In somebody else's simulation nothing is
+    recalibrated or compensated: what does that is made for the cell's camera and rollouts.
     """
     recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
     differs = about.twin.mechanisms if about.twin is not None else ()
     here = [m for m in differs if m.startswith(f"{dimension.value}.")]
-    possible = ["compensate"] if here == [DELAY] else []
+    possible = ["compensate"] if here == [DELAY] and not about.world else []
     if any(m in SLUGGISH for m in here):
         possible.append("drive_slower")
     geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
-    if geometry or any(m in LIGHT for m in here):
+    if not about.world and (geometry or any(m in LIGHT for m in here)):
         possible.append("recalibrate")
-    if here:
+    if here and about.can_train:
         possible.append("resimulate")
-    elif dimension in RANGES and differs:
+    elif dimension in RANGES and differs and about.can_train:
         possible.append("randomise")
     found = []
     for remedy in possible:
@@ -510,17 +527,27 @@ def commands(
     here = [] if about.arm == "so101" else [f"--env.robot={about.arm}"]
     if about.task != "pick_place":
         here.append(f"--env.task={about.task}")
-    policy = f"--policy.path={about.policy}"
+    policy, env = f"--policy.path={about.policy}", "env."
+    if about.world:
+        twin, env = [f"--twin={about.twin_file}"], ""
+        here = [
+            f"--{'' if name == 'roles' else 'env.'}{name}="
+            f"{json.dumps(value) if isinstance(value, Mapping) else value}"
+            for name, value in about.world.items() if value != {}
+        ]  # fmt: skip
 
     def record(name: str, takes: int, *options: str) -> list[str]:
         where = [f"--dataset.root={about.folder / name}", f"--dataset.num_episodes={takes}"]
+        if about.world:  # attempts of who demonstrates; those that succeed are kept
+            who = shlex.split(about.record_with) or [f"--policy.path={DEMONSTRATOR}"]
+            return ["evaluate", *who, *here, *options, where[0], f"--n={takes}", SHOWN_FROM]
         cell = [option.replace("--env.robot", "--robot.model").replace("--env.", "--robot.")
                 for option in (*here, *options)]  # fmt: skip
         return ["record", "--robot.type=so101_sim", "--teleop.type=scripted", *cell, *where]
 
     def train(name: str, out: str, *options: str) -> Iterator[list[str]]:
         mixed = f"--sim_takes={MIXED}"
-        if images:  # such a policy needs pictures of the nominal cell, too
+        if images or about.world:  # its pictures, or its simulation, as it is
             yield record("nominal", MIXED)
             mixed = f"--sim=[{about.folder / 'nominal'}]"
         yield ["finetune", policy, f"--real=[{about.folder / name}]", mixed, *options,
@@ -545,9 +572,9 @@ def commands(
             ]
         case "randomise" if dimension in RANGES:
             name = f"randomised_{dimension.value}"
-            ranges = f"--robot.randomise={RANGES[dimension]}"
+            ranges = f"--{env}randomise={RANGES[dimension]}"
             lines = [record(name, RANDOMISED_TAKES, *twin, ranges), *train(name, f"{name}_policy")]
-        case "collect" if about.record_with:
+        case "collect" if about.record_with and not about.world:
             plan = f"--plan={about.folder / 'plan.yaml'}"
             root = f"--dataset.root={about.folder / 'demonstrations'}"
             lines = [
