@@ -1,0 +1,130 @@
+"""When a simulated station's bus was down, by its episodes' own rows.
+
+Outages come at random: no replay by a gap's size has them where the episodes have them. But a
+simulation repeats itself to the bit, so that one replay can follow an episode row by row: where it
+leaves it, the command before hadn't arrived, or arrived again. What can't be followed so far
+isn't an outage. Readings that repeat to the bit while the simulation's move weren't read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.messages import FloatArray
+
+type Mask = NDArray[np.bool_]
+type Replay = Callable[[FloatArray], FloatArray]
+"""From commands, shape (n, n_action), to states, shape (n, n_state), each before its command; it
+may end once it has left the take."""
+
+LAG: Final = 3
+"""Rows after which a command shows at last."""
+MOST_TURNS: Final = 40
+"""Ends of outages in one take."""
+SEEN: Final = 0.02
+"""Least share of rows that repeat, where the simulation's never do."""
+FOLLOWED: Final = 0.8
+"""Least share of rows that an episode is followed for, all together."""
+RESAMPLED: Final = 400
+
+
+@dataclass(frozen=True)
+class Outages:
+    """Of each take, whether a row's command didn't arrive, and which numbers repeated meanwhile."""
+
+    down: tuple[Mask, ...]
+    columns: Mask
+
+    def read(self, take: int, true: FloatArray) -> FloatArray:
+        """Return what was read instead of states, shape (n, n_state)."""
+        return np.where(self.columns, last(self.down[take][: len(true)], true), true)
+
+    def values(self, period_s: float) -> dict[str, tuple[float, float, float]]:
+        """Return the share of time and the length [s] of outages, each with its 90 % interval."""
+        ups, downs = list[int](), list[int]()
+        for mask in self.down:
+            ends = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(int)))
+            downs += list(np.diff(ends)[::2])
+            ups += [int(ends[0]) if len(ends) else len(mask), *np.diff(ends)[1::2]]
+        rng, rows = np.random.default_rng(0), list[tuple[float, float]]()
+        for k in range(RESAMPLED + 1):
+            down, up = (np.array(x) if k == 0 else rng.choice(x, len(x)) for x in (downs, ups))
+            rows.append((down.sum() / (down.sum() + up.sum()), down.mean() * period_s))
+        low, high = np.quantile(np.array(rows), (0.05, 0.95), axis=0)
+        names = ("stale_fraction", "burst_s")
+        return {n: (rows[0][k], float(low[k]), float(high[k])) for k, n in enumerate(names)}
+
+
+def last(down: Mask, values: FloatArray) -> FloatArray:
+    """Return each row, or while the bus is down the last one before."""
+    rows = np.maximum.accumulate(np.where(down, 0, np.arange(len(down))))
+    return np.asarray(values[rows])
+
+
+def same_until(told: FloatArray, states: FloatArray, off: FloatArray) -> int:
+    """Return the first row at which two runs of states are further apart than `off`."""
+    apart = (np.abs(told - states[: len(told)]) > off).any(axis=1)
+    return int(np.argmax(apart)) if apart.any() else len(told)
+
+
+def find(
+    states: Sequence[FloatArray], sent: Sequence[FloatArray], replays: Sequence[Replay],
+    simulated: Sequence[FloatArray], off: FloatArray,
+) -> Outages | None:  # fmt: skip
+    """Return the outages that takes show; None where they show none.
+
+    Args:
+        states: of each take, shape (n, n_state).
+        sent: the commands after each state, shape (n, n_action).
+        replays: of each take, from its own start.
+        simulated: states of the commands sent; may end sooner.
+        off: by how much each number of two equal states may differ, shape (n_state,).
+    """
+    again = [np.vstack([np.zeros((1, s.shape[1]), bool), np.diff(s, axis=0) == 0]) for s in states]
+    never = np.concatenate([np.diff(s, axis=0) != 0 for s in simulated]).mean(axis=0) > 0.999
+    columns = never & (np.concatenate(again).mean(axis=0) > SEEN)
+    masks = [a[:, columns].all(axis=1) & columns.any() for a in again]
+    if (down := np.concatenate(masks)).mean() > SEEN:
+        return Outages(tuple(masks), np.concatenate(again)[down].all(axis=0))
+    columns[:] = False
+    rows = followed = 0
+    masks = []
+    for s, a, replay in zip(states, sent, replays, strict=True):
+        mask, until = _followed(s, a, replay, off)
+        masks.append(mask)
+        rows, followed = rows + len(s), followed + until
+        if followed < FOLLOWED * rows:
+            return None
+    return Outages(tuple(masks), columns) if any(m.any() for m in masks) else None
+
+
+def _followed(
+    states: FloatArray, sent: FloatArray, replay: Replay, off: FloatArray
+) -> tuple[Mask, int]:
+    """Return which commands didn't arrive, and how many rows can be followed so."""
+
+    def leaves(mask: Mask) -> int:
+        return same_until(replay(last(mask, sent)), states, off)
+
+    n = len(states)
+    mask = np.zeros(n, dtype=bool)
+    at = leaves(mask)
+    for _ in range(MOST_TURNS):
+        best, further = mask, at
+        for k in range(at - 1, max(at - 1 - LAG, -1), -1):
+            if at == n or further > min(at + LAG, n - 1):
+                break
+            turned = mask.copy()
+            turned[k:] = not mask[k]
+            if (until := leaves(turned)) > further:
+                best, further = turned, until
+        if further == at:
+            break
+        mask, at = best, further
+    mask[at:] = False
+    return mask, at
