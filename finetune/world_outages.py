@@ -92,18 +92,18 @@ def find(
     if (down := np.concatenate(masks)).mean() > SEEN:
         return Outages(tuple(masks), np.concatenate(again)[down].all(axis=0))
     columns[:] = False
-    rows = followed = 0
+    rows = until = 0
     masks = []
     for s, a, replay in zip(states, sent, replays, strict=True):
-        mask, until = _followed(s, a, replay, off)
+        mask, row = followed(s, a, replay, off)
         masks.append(mask)
-        rows, followed = rows + len(s), followed + until
-        if followed < FOLLOWED * rows:
+        rows, until = rows + len(s), until + row
+        if until < FOLLOWED * rows:
             return None
     return Outages(tuple(masks), columns) if any(m.any() for m in masks) else None
 
 
-def _followed(
+def followed(
     states: FloatArray, sent: FloatArray, replay: Replay, off: FloatArray
 ) -> tuple[Mask, int]:
     """Return which commands didn't arrive, and how many rows can be followed so."""

@@ -13,18 +13,27 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import cv2
+import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
+from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.finetune.world_outages import Outages, find, last, same_until
+from gaploop.finetune.world_outages import (
+    LAG,
+    Outages,
+    Replay,
+    find,
+    followed,
+    last,
+    same_until,
+)
 from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import (
@@ -34,7 +43,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
-from gaploop.sim.roles import Survey
+from gaploop.sim.roles import Survey, find_model
 from gaploop.sim.world import GymWorld, WorldSpec
 
 MOST_TAKES: Final = 4
@@ -73,6 +82,14 @@ SOONER: Final = 5
 """Rows by which a gap leaves an episode sooner than the simulation as it is, and isn't tried on:
 what it changes, the episode hasn't."""
 STALE: Final = "sensor_noise.stale_reads"
+CLUTTER: Final = "environmental_complexity.clutter"
+ANEW_S: Final = 0.2
+"""So long after an episode left the simulation nothing in that touches anything anew, where what
+the episode touched isn't in it; an object of another size is touched a little sooner or later."""
+LEAST_TOUCHED: Final = 2
+TOUCHED: Final = 0.6
+"""Episodes that have, of those that leave the simulation."""
+type Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -132,17 +149,20 @@ def fit_world(
     held, found, why = dict[str, Mapping[str, float]](), list[_Tried](), ""
     parameters = list[TwinParameter]()
     if not _close(before, nominal) and (lost := fitter.outages(advance)):
-        fitter.lost = lost
+        fitter.lost, before_lost = lost, fitter.as_it_was
         after = fitter.errors(WorldSpec(roles=roles), keep=True)
         if _gain(before, after) >= EXPLAINED and _close(after, nominal):
             before, parameters = after, list(_lost_parameters(lost, fitter))
         else:
-            fitter.lost = None
+            fitter.lost, fitter.as_it_was = None, before_lost
     for _ in range(AT_ONCE - bool(parameters)):
         if _close(before, nominal):
             break
         best, rival = _best(fitter, held, before, advance)
         if best is None or best.gain(before) < EXPLAINED:
+            if not held and not parameters and (obstacles := fitter.obstacles(advance)):
+                parameters = [obstacles]
+                break
             why = "no gap that can be set here brings what the episodes show"
             break
         lead = best.gain(before) - (rival.gain(before) if rival else 0.0)
@@ -230,6 +250,12 @@ def _parameters(best: _Tried, fitter: _Replays) -> Iterator[TwinParameter]:
         )
 
 
+def _pairs(data: mujoco.MjData) -> frozenset[Pair]:
+    """Return the geoms that touch."""
+    touching = data.contact.geom[data.contact.dist <= 0.0]
+    return frozenset((int(a), int(b)) for a, b in touching)
+
+
 def _lost_parameters(lost: Outages, fitter: _Replays) -> Iterator[TwinParameter]:
     source = f"rows: {len(fitter.starts)} episodes"
     for name, (estimate, *interval) in lost.values(fitter.period_s).items():
@@ -250,6 +276,7 @@ class _Replays:
         choose: takes by which gaps are compared.
         confirm: rows of those by which the best of them is confirmed.
         lost: outages that are replayed as well, or None.
+        as_it_was: states of each take that the simulation as it is brings.
     """
 
     def __init__(self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None) -> None:
@@ -257,7 +284,8 @@ class _Replays:
         self.known = list[_Tried]()
         self._inside: Survey | None = None
         self.lost: Outages | None = None
-        self._kept = list[FloatArray]()  # of the simulation as it is, states of each take
+        self.as_it_was = list[FloatArray]()
+        self._touching = list[list[frozenset[Pair]]]()
         self.starts = self._found(takes)
         spread = np.concatenate([s.take.frames.state for s in self.starts])
         self._range = np.ptp(spread, axis=0)
@@ -349,7 +377,12 @@ class _Replays:
     def outages(self, advance: Callable[[int], None]) -> Outages | None:
         """Return when the bus was down, as far as rows show it."""
 
-        def replay(start: _Start, sent: FloatArray) -> FloatArray:
+        states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
+        replays = [self._replay(s, advance) for s in self.starts]
+        return find(states, sent, replays, self.as_it_was, self._off)
+
+    def _replay(self, start: _Start, advance: Callable[[int], None]) -> Replay:
+        def replay(sent: FloatArray) -> FloatArray:
             self.done += 1
             advance(self.done)
             with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
@@ -357,16 +390,58 @@ class _Replays:
                     seen, _ = attempts.reset(seed=k)
                 return self._states(attempts, seen, sent, start.states, len(sent))
 
-        of = [(s.states, s.sent, partial(replay, s)) for s in self.starts]
-        return find(*zip(*of, strict=True), self._kept, self._off)
+        return replay
+
+    def obstacles(self, advance: Callable[[int], None]) -> TwinParameter | None:
+        """Return about how many things stand in the way that the simulation hasn't got.
+
+        Their places can't be read from states, and aren't needed. Takes that the simulation
+        follows to the bit until they leave it where nothing in it touches anything anew have
+        touched such a thing; outages leave it likewise, and are followed on.
+        """
+        self._touching = list[list[frozenset[Pair]]]()
+        self.errors(WorldSpec(roles=self._roles), keep=True)
+        rows_s, left, touched = round(ANEW_S / self.period_s), 0, 0
+        for start, told, pairs in zip(self.starts, self.as_it_was, self._touching, strict=True):
+            row = same_until(told, start.states, self._off)
+            if row == len(told):
+                continue
+            left += 1
+            before, near = pairs[max(row - 1 - LAG, 0)], pairs[max(row - LAG, 0) : row + rows_s]
+            if row > LAG and not frozenset().union(*near) - before:
+                mask, _ = followed(
+                    start.states, start.sent, self._replay(start, advance), self._off
+                )
+                touched += not mask.any()
+        if touched < LEAST_TOUCHED or touched < TOUCHED * left or CLUTTER not in self._keys:
+            return None
+        mechanism, shares = all_mechanisms()[CLUTTER], dict[float, float]()
+        for severity in REFINED[1:]:
+            drawn = mechanism.draw(np.random.default_rng(0), severity)
+            values = {"count": drawn["count"]}
+            states = list[FloatArray]()
+            self.errors(WorldSpec(roles=self._roles, parameters={CLUTTER: values}), states=states)
+            advance(self.done)
+            both = zip(states, self.as_it_was, strict=True)
+            shares[drawn["count"]] = float(np.mean([
+                same_until(a, b[: len(a)], self._off) < min(len(a), len(b)) for a, b in both
+            ]))  # fmt: skip
+        share = rate(touched, len(self.starts))
+        count = min(shares, key=lambda c: (abs(shares[c] - share.value), c))
+        as_often = [c for c, found in shares.items() if share.low <= found <= share.high]
+        source = f"rows: {touched} of {len(self.starts)} episodes"
+        interval = (min(as_often, default=1.0), max(as_often, default=count))
+        return TwinParameter(f"{CLUTTER}.count", "1", 0.0, float(count), interval, True, source)
 
     def errors(
-        self, spec: WorldSpec, starts: Sequence[_Start] = (), *, keep: bool = False
-    ) -> FloatArray:
+        self, spec: WorldSpec, starts: Sequence[_Start] = (), *, keep: bool = False,
+        states: list[FloatArray] | None = None,
+    ) -> FloatArray:  # fmt: skip
         """Return how far states and first pictures are off in each take, shape (n, 2).
 
         Args:
-            keep: what others are compared with: nothing is given up.
+            keep: what others are compared with.
+            states: gets those of each take; with them nothing is given up.
         """
         self.done += 1
         starts = starts or self.starts
@@ -376,7 +451,7 @@ class _Replays:
         except UnavailableError:
             return worst
         try:
-            reset, rows, kept = -1, list[FloatArray](), list[FloatArray]()
+            reset, rows, kept = -1, list[FloatArray](), [] if states is None else states
             for number, start in enumerate(starts):
                 while reset < start.resets:
                     reset += 1
@@ -385,35 +460,40 @@ class _Replays:
                 sent, last_row = start.sent, 0
                 if self.lost:
                     sent = last(self.lost.down[number], sent)
-                if not keep:
-                    as_it_is = self._kept[number]
+                if not keep and states is None:
+                    as_it_is = self.as_it_was[number]
                     last_row = same_until(as_it_is, start.states, self._off) - SOONER
-                states = self._states(attempts, seen, sent, start.states, last_row)
-                kept.append(states)
-                if len(states) <= last_row and not keep:  # given up
-                    states = self._kept[number]
-                rows.append(np.array([self._states_off(number, states, start.states), picture]))
+                told = self._states(attempts, seen, sent, start.states, last_row, keep=keep)
+                kept.append(told)
+                if len(told) <= last_row:  # given up
+                    told = self.as_it_was[number]
+                rows.append(np.array([self._states_off(number, told, start.states), picture]))
             if keep:
-                self._kept = kept
+                self.as_it_was = kept
             return np.maximum(np.stack(rows), FLOOR)
         finally:
             attempts.close()
 
     def _states(
-        self, attempts: GymAttempts, seen: Any, sent: FloatArray, wanted: FloatArray, until: int
-    ) -> FloatArray:
+        self, attempts: GymAttempts, seen: Any, sent: FloatArray, wanted: FloatArray, until: int,
+        *, keep: bool = False,
+    ) -> FloatArray:  # fmt: skip
         """Return the states that commands bring, each before its command, shape (n, n_state).
 
         It is given up where it leaves those that are wanted before the row `until`.
         """
-        rows = list[FloatArray]()
+        rows, touching = list[FloatArray](), list[frozenset[Pair]]()
+        held = find_model(attempts.world.env)[1] if keep else None
         for k, command in enumerate(sent):
-            rows.append(state_in(seen))
+            rows.append(state_in(seen).astype(np.float64))
+            touching.append(_pairs(held) if held is not None else frozenset())
             if k < until and np.any(np.abs(rows[k] - wanted[k]) > self._off) and not self.lost:
                 break
             seen, *_, late, _ = attempts.step(command)
             if late:
                 break
+        if keep:
+            self._touching.append(touching)
         return np.array(rows)
 
     def _states_off(self, number: int, states: FloatArray, wanted: FloatArray) -> float:
