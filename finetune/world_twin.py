@@ -52,7 +52,7 @@ MOST_S: Final = 4.0
 """Of each."""
 SEARCHED: Final = 20
 """Scenes, or two for each take, among which a take's start is looked for."""
-DIRECTIONS: Final = 3
+DIRECTIONS: Final = 4
 """Of a gap at most, such as to the left and to the right."""
 SCREENED: Final = 0.5
 REFINED: Final = (0.15, 0.3, 0.65, 0.8, 1.0)
