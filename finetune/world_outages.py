@@ -8,6 +8,7 @@ isn't an outage. Readings that repeat to the bit while the simulation's move wer
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,16 +46,21 @@ class Outages:
         return np.where(self.columns, last(self.down[take][: len(true)], true), true)
 
     def values(self, period_s: float) -> dict[str, tuple[float, float, float]]:
-        """Return the share of time and the length [s] of outages, each with its 90 % interval."""
-        ups, downs = list[int](), list[int]()
+        """Return the share of time and the length [s] of outages, each with its 90 % interval.
+
+        What a take's end cuts short counts by its time, and as no end.
+        """
+        runs: tuple[list[tuple[int, bool]], ...] = ([], [])  # while it is up, and while it is down
         for mask in self.down:
-            ends = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(int)))
-            downs += list(np.diff(ends)[::2])
-            ups += [int(ends[0]) if len(ends) else len(mask), *np.diff(ends)[1::2]]
+            edges = [0, *(np.flatnonzero(np.diff(mask)) + 1), len(mask)]
+            for k, (start, end) in enumerate(itertools.pairwise(edges)):
+                runs[int(mask[start])].append((end - start, k < len(edges) - 2))
         rng, rows = np.random.default_rng(0), list[tuple[float, float]]()
+        known = [np.array(r, dtype=float) for r in runs]
         for k in range(RESAMPLED + 1):
-            down, up = (np.array(x) if k == 0 else rng.choice(x, len(x)) for x in (downs, ups))
-            rows.append((down.sum() / (down.sum() + up.sum()), down.mean() * period_s))
+            drawn = [r if k == 0 else rng.choice(r, len(r)) for r in known]
+            up, down = (r[:, 0].sum() / max(r[:, 1].sum(), 1.0) for r in drawn)
+            rows.append((down / (down + up), down * period_s))
         low, high = np.quantile(np.array(rows), (0.05, 0.95), axis=0)
         names = ("stale_fraction", "burst_s")
         return {n: (rows[0][k], float(low[k]), float(high[k])) for k, n in enumerate(names)}

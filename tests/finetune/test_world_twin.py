@@ -18,9 +18,10 @@ from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.sources import load_takes
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
-from gaploop.finetune.world_outages import find, last
+from gaploop.finetune.world_outages import Outages, find, last
 from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
+from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
@@ -134,6 +135,41 @@ def test_outages_are_read_from_the_rows_where_no_replay_has_them(tmp_path: Path,
     assert share.interval[0] < 0.48 < share.interval[1]
 
 
+class Beside(Follow):
+    """The same arm, with a block beside its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        spec = mujoco.MjSpec.from_string(MJCF)
+        spec.worldbody.add_geom(
+            name="table", type=mujoco.mjtGeom.mjGEOM_BOX, size=[1, 1, 0.01], pos=[0, 0, -0.06]
+        )
+        block = spec.worldbody.add_body(name="block", pos=[0.22, 0.2, -0.03])
+        block.add_freejoint()
+        block.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.02] * 3, mass=0.1)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+
+    def _seen(self) -> NDArray[Any]:
+        goal = 0.5 * np.sin(2.0 * np.pi * self.hz * self.k * self.dt)
+        return np.array([*self.data.qpos[:2], goal])
+
+
+gym.register("gym_follow/Beside-v0", entry_point=Beside, max_episode_steps=STEPS)
+
+
+def test_what_stands_in_the_way_is_told_by_where_episodes_leave_the_simulation(
+    tmp_path: Path,
+) -> None:
+    env = GymEnvConfig(gym="gym_follow/Beside-v0")
+    with Demonstrations(tmp_path, "Follow it", failures=True) as kept:
+        spec = WorldSpec(gaps={"environmental_complexity.clutter": 0.9}, gap_seed=7)
+        evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
+    twin = fit_world(list(load_takes(tmp_path)), env, None, "theirs")
+    assert (twin.mechanisms, twin.fit["abstained"]) == (("environmental_complexity.clutter",), "")
+    assert twin.parameters[0].differs
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -155,6 +191,18 @@ def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> 
     assert found is not None
     known = len(down) - 2  # what comes last shows nowhere
     assert np.array_equal(found.down[0][:known], down[:known])
+
+
+def test_outages_that_an_episodes_end_cuts_short_dont_make_the_share_smaller() -> None:
+    told = list[float]()
+    for seed in range(20):
+        bus, masks = SensorPath((None,)), list[NDArray[np.bool_]]()
+        bus.stale_fraction, bus.outage_s = 0.55, 0.9
+        for take in range(4):
+            bus.reset([seed, take])
+            masks.append(np.array([bus.bus_out(0.04 * k) for k in range(50)]))
+        told.append(Outages(tuple(masks), np.zeros(1, bool)).values(0.04)["stale_fraction"][0])
+    assert np.mean(told) == pytest.approx(0.55, abs=0.06)
 
 
 def test_what_no_outage_brings_isnt_called_one() -> None:
