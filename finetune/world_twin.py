@@ -459,7 +459,7 @@ class _Replays:
                 picture = self._picture_off(attempts, seen, start.take)
                 sent, last_row = start.sent, 0
                 if self.lost:
-                    sent = last(self.lost.down[number], sent)
+                    sent = last(down := self.lost.down[number], sent[: len(down)])
                 if not keep and states is None:
                     as_it_is = self.as_it_was[number]
                     last_row = same_until(as_it_is, start.states, self._off) - SOONER
