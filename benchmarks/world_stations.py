@@ -9,6 +9,7 @@ Run it where the simulations are installed: `make test-worlds`.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +54,30 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
-    """Draw a station, have it identified and diagnosed, and return what was and what is said."""
+    """Draw a station, have it identified and diagnosed, and return what was and what is said.
+
+    What a folder has already isn't done again.
+    """
+    if (known := folder / "station.json").exists():
+        return dict(json.loads(known.read_text()))
+    was, plain = drawn(world, seed, folder), world.unseen
+    takes, twin = folder / was.pop("takes"), folder / "twin"
+    shutil.rmtree(twin, ignore_errors=True)
+    fit = said("identify", str(takes), *plain.named, f"--output_dir={twin}")["fit"]
+    diagnosis = said(
+        "diagnose", str(takes), f"--twin={twin / 'station_twin.yaml'}", "--workers=1",
+        f"--policy.path={world.script}", f"--n={EPISODES}", f"--output_dir={folder / 'diagnosis'}",
+    )  # fmt: skip
+    named = (diagnosis["summary"].get("station") or {}).get("named") or []
+    found = {**was, "named": named, "why": fit["abstained"], "replays": fit["replays"]}
+    known.write_text(json.dumps(found))
+    return found
+
+
+def drawn(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
+    """Return what was injected, and the name of the folder with the station's takes."""
+    if (known := folder / "drawn.json").exists():
+        return dict(json.loads(known.read_text()))
     rng, plain = np.random.default_rng(seed), world.unseen
     inside = GymWorld(lambda: made(plain))
     can = sorted(key for key, lacks in inside.parameters().items() if not lacks)
@@ -61,6 +85,7 @@ def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
     for draw in range(DRAWS):
         key, severity = str(rng.choice(can)), float(rng.uniform(WEAKEST, 1.0))
         takes = folder / f"station_{draw}"
+        shutil.rmtree(takes, ignore_errors=True)
         answer = evaluated(
             plain, EPISODES, f"--gaps={json.dumps({key: severity})}",
             f"--gap_seed={rng.integers(1000)}", f"--dataset.root={takes}",
@@ -70,17 +95,9 @@ def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
             break
     else:
         raise GaploopError(f"none of {DRAWS} gaps made its script fail")
-    twin = folder / "twin"
-    fit = said("identify", str(takes), *plain.named, f"--output_dir={twin}")["fit"]
-    diagnosis = said(
-        "diagnose", str(takes), f"--twin={twin / 'station_twin.yaml'}", "--workers=1",
-        f"--policy.path={world.script}", f"--n={EPISODES}", f"--output_dir={folder / 'diagnosis'}",
-    )  # fmt: skip
-    named = (diagnosis["summary"].get("station") or {}).get("named") or []
-    return {
-        "injected": key, "severity": severity, "failed": failed, "named": named,
-        "why": fit["abstained"], "replays": fit["replays"],
-    }  # fmt: skip
+    was = {"injected": key, "severity": severity, "failed": failed, "takes": takes.name}
+    known.write_text(json.dumps(was))
+    return was
 
 
 def judged(found: Mapping[str, Any]) -> str:

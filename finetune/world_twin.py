@@ -3,11 +3,13 @@
 An episode's commands are replayed from its own start in the owner's simulation, as it is and with
 one gap at a time; states and first pictures are compared. The gap that explains most is refined in
 severity, and a second one is looked for beside it. What isn't clearly better than every gap of
-another dimension isn't named.
+another dimension isn't named. What comes at random can't be replayed: outages of the bus are read
+from the episodes' rows, and replayed as they came.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import cv2
+import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
+from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
+from gaploop.finetune.world_outages import (
+    LAG,
+    Outages,
+    Replay,
+    find,
+    followed,
+    last,
+    same_until,
+)
 from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import (
@@ -30,7 +43,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
-from gaploop.sim.roles import Survey
+from gaploop.sim.roles import Survey, find_model
 from gaploop.sim.world import GymWorld, WorldSpec
 
 MOST_TAKES: Final = 4
@@ -39,7 +52,7 @@ MOST_S: Final = 4.0
 """Of each."""
 SEARCHED: Final = 20
 """Scenes, or two for each take, among which a take's start is looked for."""
-DIRECTIONS: Final = 3
+DIRECTIONS: Final = 4
 """Of a gap at most, such as to the left and to the right."""
 SCREENED: Final = 0.5
 REFINED: Final = (0.15, 0.3, 0.65, 0.8, 1.0)
@@ -63,14 +76,30 @@ EXPLAINED: Final = math.log(2.0)
 AHEAD: Final = math.log(1.2)
 """and the least lead over every gap of another dimension."""
 SMALL_PX: Final = (48, 48)
+SAME: Final = 1e-4
+"""Share of a number's range by which rounding may move it."""
+SOONER: Final = 5
+"""Rows by which a gap leaves an episode sooner than the simulation as it is, and isn't tried on:
+what it changes, the episode hasn't."""
+STALE: Final = "sensor_noise.stale_reads"
+CLUTTER: Final = "environmental_complexity.clutter"
+ANEW_S: Final = 0.2
+"""So long after an episode left the simulation nothing in that touches anything anew, where what
+the episode touched isn't in it; an object of another size is touched a little sooner or later."""
+LEAST_TOUCHED: Final = 2
+TOUCHED: Final = 0.6
+"""Episodes that have, of those that leave the simulation."""
+type Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class _Start:
-    """A take, and after how many resets the simulation starts as it did."""
+    """A take, after how many resets the simulation starts as it did, and what is compared of it."""
 
     take: Take
     resets: int
+    states: FloatArray
+    sent: FloatArray
 
 
 @dataclass(frozen=True)
@@ -93,6 +122,10 @@ def _gain(before: FloatArray, after: FloatArray) -> float:
     return float((np.log(before) - np.log(after)).mean(axis=0).sum())
 
 
+def _close(errors: FloatArray, nominal: FloatArray) -> bool:
+    return bool(np.all(errors <= np.maximum(2.0 * np.array(FLOOR), LEFT * nominal)))
+
+
 def fit_world(
     takes: Sequence[Take],
     env: GymEnvConfig,
@@ -112,13 +145,24 @@ def fit_world(
         UnusableInputError: another simulation's takes, or ones that start nowhere near its scenes.
     """
     fitter = _Replays(takes, env, roles)
-    before = nominal = fitter.errors(WorldSpec(roles=roles))
+    before = nominal = fitter.errors(WorldSpec(roles=roles), keep=True)
     held, found, why = dict[str, Mapping[str, float]](), list[_Tried](), ""
-    for _ in range(AT_ONCE):
-        if np.all(before <= np.maximum(2.0 * np.array(FLOOR), LEFT * nominal)):
+    parameters = list[TwinParameter]()
+    if not _close(before, nominal) and (lost := fitter.outages(advance)):
+        fitter.lost, before_lost = lost, fitter.as_it_was
+        after = fitter.errors(WorldSpec(roles=roles), keep=True)
+        if _gain(before, after) >= EXPLAINED and _close(after, nominal):
+            before, parameters = after, list(_lost_parameters(lost, fitter))
+        else:
+            fitter.lost, fitter.as_it_was = None, before_lost
+    for _ in range(AT_ONCE - bool(parameters)):
+        if _close(before, nominal):
             break
         best, rival = _best(fitter, held, before, advance)
         if best is None or best.gain(before) < EXPLAINED:
+            if not held and not parameters and (obstacles := fitter.obstacles(advance)):
+                parameters = [obstacles]
+                break
             why = "no gap that can be set here brings what the episodes show"
             break
         lead = best.gain(before) - (rival.gain(before) if rival else 0.0)
@@ -132,8 +176,8 @@ def fit_world(
             break
         held[best.key], before = best.values, after
         found.append(best)
-    parameters = [p for tried in found for p in _parameters(tried, fitter)]
-    unlike = nominal if not found else before
+    parameters += [p for tried in found for p in _parameters(tried, fitter)]
+    unlike = before if parameters else nominal
     shares = {"states": 0, "pictures": 1}
     fit = {
         "takes": len(fitter.starts),
@@ -206,6 +250,22 @@ def _parameters(best: _Tried, fitter: _Replays) -> Iterator[TwinParameter]:
         )
 
 
+def _pairs(data: mujoco.MjData) -> frozenset[Pair]:
+    """Return the geoms that touch."""
+    touching = data.contact.geom[data.contact.dist <= 0.0]
+    return frozenset((int(a), int(b)) for a, b in touching)
+
+
+def _lost_parameters(lost: Outages, fitter: _Replays) -> Iterator[TwinParameter]:
+    source = f"rows: {len(fitter.starts)} episodes"
+    for name, (estimate, *interval) in lost.values(fitter.period_s).items():
+        of = all_mechanisms()[STALE].parameter(name)
+        low, high = interval
+        yield TwinParameter(
+            f"{STALE}.{name}", of.unit, of.nominal, estimate, (low, high), True, source
+        )
+
+
 class _Replays:
     """Replays takes in a simulation, from their own starts.
 
@@ -215,15 +275,21 @@ class _Replays:
         missing: gaps that can't be set in this simulation, each with what lacks.
         choose: takes by which gaps are compared.
         confirm: rows of those by which the best of them is confirmed.
+        lost: outages that are replayed as well, or None.
+        as_it_was: states of each take that the simulation as it is brings.
     """
 
     def __init__(self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None) -> None:
         self._env, self._roles, self.done = env, roles, 0
         self.known = list[_Tried]()
         self._inside: Survey | None = None
+        self.lost: Outages | None = None
+        self.as_it_was = list[FloatArray]()
+        self._touching = list[list[frozenset[Pair]]]()
         self.starts = self._found(takes)
         spread = np.concatenate([s.take.frames.state for s in self.starts])
         self._range = np.ptp(spread, axis=0)
+        self._off = SAME * np.where(self._range > 1e-6, self._range, np.inf)
         n = len(self.starts)
         self.choose, self.confirm = self.starts[: -(-n // 2)], slice(n // 2, n)
         world = GymWorld(env.make, WorldSpec(roles=roles))
@@ -250,6 +316,7 @@ class _Replays:
                     f"{usable[0].frames.action.shape[1]} numbers: name the simulation that they "
                     "are of."
                 )
+            self.period_s = attempts.world.period_s
             scenes = [
                 state_in(attempts.reset(seed=k)[0])
                 for k in range(max(SEARCHED, 2 * len(takes) + 2))
@@ -268,7 +335,9 @@ class _Replays:
         for take in usable:
             off = np.minimum(np.abs(first - take.frames.state[0]) / moves, 1.0).mean(axis=1)
             if off.min() < START_SHARE:
-                found.append(_Start(take, int(np.argmin(off))))
+                frames, n = take.frames, round(MOST_S / self.period_s)
+                sent = frames.action[:n]
+                found.append(_Start(take, int(np.argmin(off)), frames.state[:n], sent))
         if not found:
             raise UnusableInputError(
                 f"None of the episodes starts like one of {len(first)} scenes of "
@@ -305,8 +374,75 @@ class _Replays:
         self.known.append(tried)
         return tried
 
-    def errors(self, spec: WorldSpec, starts: Sequence[_Start] = ()) -> FloatArray:
-        """Return how far states and first pictures are off in each take, shape (n, 2)."""
+    def outages(self, advance: Callable[[int], None]) -> Outages | None:
+        """Return when the bus was down, as far as rows show it."""
+
+        states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
+        replays = [self._replay(s, advance) for s in self.starts]
+        return find(states, sent, replays, self.as_it_was, self._off)
+
+    def _replay(self, start: _Start, advance: Callable[[int], None]) -> Replay:
+        def replay(sent: FloatArray) -> FloatArray:
+            self.done += 1
+            advance(self.done)
+            with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
+                for k in range(start.resets + 1):
+                    seen, _ = attempts.reset(seed=k)
+                return self._states(attempts, seen, sent, start.states, len(sent))
+
+        return replay
+
+    def obstacles(self, advance: Callable[[int], None]) -> TwinParameter | None:
+        """Return about how many things stand in the way that the simulation hasn't got.
+
+        Their places can't be read from states, and aren't needed. Takes that the simulation
+        follows to the bit until they leave it where nothing in it touches anything anew have
+        touched such a thing; outages leave it likewise, and are followed on.
+        """
+        self._touching = list[list[frozenset[Pair]]]()
+        self.errors(WorldSpec(roles=self._roles), keep=True)
+        rows_s, left, touched = round(ANEW_S / self.period_s), 0, 0
+        for start, told, pairs in zip(self.starts, self.as_it_was, self._touching, strict=True):
+            row = same_until(told, start.states, self._off)
+            if row == len(told):
+                continue
+            left += 1
+            before, near = pairs[max(row - 1 - LAG, 0)], pairs[max(row - LAG, 0) : row + rows_s]
+            if row > LAG and not frozenset().union(*near) - before:
+                mask, _ = followed(
+                    start.states, start.sent, self._replay(start, advance), self._off
+                )
+                touched += not mask.any()
+        if touched < LEAST_TOUCHED or touched < TOUCHED * left or CLUTTER not in self._keys:
+            return None
+        mechanism, shares = all_mechanisms()[CLUTTER], dict[float, float]()
+        for severity in REFINED[1:]:
+            drawn = mechanism.draw(np.random.default_rng(0), severity)
+            values = {"count": drawn["count"]}
+            states = list[FloatArray]()
+            self.errors(WorldSpec(roles=self._roles, parameters={CLUTTER: values}), states=states)
+            advance(self.done)
+            both = zip(states, self.as_it_was, strict=True)
+            shares[drawn["count"]] = float(np.mean([
+                same_until(a, b[: len(a)], self._off) < min(len(a), len(b)) for a, b in both
+            ]))  # fmt: skip
+        share = rate(touched, len(self.starts))
+        count = min(shares, key=lambda c: (abs(shares[c] - share.value), c))
+        as_often = [c for c, found in shares.items() if share.low <= found <= share.high]
+        source = f"rows: {touched} of {len(self.starts)} episodes"
+        interval = (min(as_often, default=1.0), max(as_often, default=count))
+        return TwinParameter(f"{CLUTTER}.count", "1", 0.0, float(count), interval, True, source)
+
+    def errors(
+        self, spec: WorldSpec, starts: Sequence[_Start] = (), *, keep: bool = False,
+        states: list[FloatArray] | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """Return how far states and first pictures are off in each take, shape (n, 2).
+
+        Args:
+            keep: what others are compared with.
+            states: gets those of each take; with them nothing is given up.
+        """
         self.done += 1
         starts = starts or self.starts
         worst = np.ones((len(starts), 2))
@@ -315,18 +451,61 @@ class _Replays:
         except UnavailableError:
             return worst
         try:
-            reset, rows = -1, list[FloatArray]()
-            for start in starts:
+            reset, rows, kept = -1, list[FloatArray](), [] if states is None else states
+            for number, start in enumerate(starts):
                 while reset < start.resets:
                     reset += 1
                     seen, _ = attempts.reset(seed=reset)
-                rows.append(self._off(attempts, seen, start.take))
+                picture = self._picture_off(attempts, seen, start.take)
+                sent, last_row = start.sent, 0
+                if self.lost:
+                    sent = last(down := self.lost.down[number], sent[: len(down)])
+                if not keep and states is None:
+                    as_it_is = self.as_it_was[number]
+                    last_row = same_until(as_it_is, start.states, self._off) - SOONER
+                told = self._states(attempts, seen, sent, start.states, last_row, keep=keep)
+                kept.append(told)
+                if len(told) <= last_row:  # given up
+                    told = self.as_it_was[number]
+                rows.append(np.array([self._states_off(number, told, start.states), picture]))
+            if keep:
+                self.as_it_was = kept
             return np.maximum(np.stack(rows), FLOOR)
         finally:
             attempts.close()
 
-    def _off(self, attempts: GymAttempts, seen: Any, take: Take) -> FloatArray:
-        frames, picture = take.frames, 0.0
+    def _states(
+        self, attempts: GymAttempts, seen: Any, sent: FloatArray, wanted: FloatArray, until: int,
+        *, keep: bool = False,
+    ) -> FloatArray:  # fmt: skip
+        """Return the states that commands bring, each before its command, shape (n, n_state).
+
+        It is given up where it leaves those that are wanted before the row `until`.
+        """
+        rows, touching = list[FloatArray](), list[frozenset[Pair]]()
+        held = find_model(attempts.world.env)[1] if keep else None
+        for k, command in enumerate(sent):
+            rows.append(state_in(seen).astype(np.float64))
+            touching.append(_pairs(held) if held is not None else frozenset())
+            if k < until and np.any(np.abs(rows[k] - wanted[k]) > self._off) and not self.lost:
+                break
+            seen, *_, late, _ = attempts.step(command)
+            if late:
+                break
+        if keep:
+            self._touching.append(touching)
+        return np.array(rows)
+
+    def _states_off(self, number: int, states: FloatArray, wanted: FloatArray) -> float:
+        states = self.lost.read(number, states) if self.lost else states
+        moved = self._range > 1e-6
+        off = np.abs(states - wanted[: len(states)])[:, moved]
+        share = np.minimum(off / self._range[moved], 1.0)
+        # By ratio: after a contact any difference grows to a large one, and says little.
+        return math.exp(np.log(np.maximum(share.mean(axis=1), FLOOR[0])).mean())
+
+    def _picture_off(self, attempts: GymAttempts, seen: Any, take: Take) -> float:
+        picture = 0.0
         shown = pictures_in(attempts.named(seen).get("pixels", {})) if take.cameras else {}
         for name in shown.keys() & take.cameras.keys():
             real = next(iter(take.cameras[name]()))
@@ -334,14 +513,4 @@ class _Replays:
                 cv2.resize(p, SMALL_PX, interpolation=cv2.INTER_AREA) for p in (real, shown[name])
             ]
             picture = max(picture, float(np.abs(np.subtract(*small, dtype=float)).mean()) / 255.0)
-        off = list[FloatArray]()
-        for k in range(min(len(frames), round(MOST_S / attempts.world.period_s))):
-            off.append(np.abs(state_in(seen) - frames.state[k]))
-            seen, *_, late, _ = attempts.step(frames.action[k])
-            if late:
-                break
-        moved = self._range > 1e-6
-        share = np.minimum(np.array(off)[:, moved] / self._range[moved], 1.0)
-        # By ratio: after a contact any difference grows to a large one, and says little.
-        by_frame = np.log(np.maximum(share.mean(axis=1), FLOOR[0]))
-        return np.array([math.exp(by_frame.mean()), picture])
+        return picture

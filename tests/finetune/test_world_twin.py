@@ -18,8 +18,10 @@ from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.sources import load_takes
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
+from gaploop.finetune.world_outages import Outages, find, last
 from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
+from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
@@ -107,6 +109,107 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> No
     assert main([*command, "--n=6", "--workers=1", f"--output_dir={out}"]) == 0
     found = json.loads((out / "diagnosis.json").read_text())
     assert found["summary"]["station"]["named"] == ["actuator_response"]
+
+
+class Felt(Follow):
+    """The same arm, which shows where its hand is."""
+
+    def _seen(self) -> NDArray[Any]:
+        turn, tilt = self.data.qpos
+        reach = 0.2 + 0.1 * np.cos(tilt)
+        return np.array([reach * np.cos(turn), reach * np.sin(turn), super()._seen()[2]])
+
+
+gym.register("gym_follow/Felt-v0", entry_point=Felt, max_episode_steps=STEPS)
+
+
+@pytest.mark.parametrize("name", ["Follow", "Felt"], ids=["readings repeat", "commands lost"])
+def test_outages_are_read_from_the_rows_where_no_replay_has_them(tmp_path: Path, name: str) -> None:
+    env = GymEnvConfig(gym=f"gym_follow/{name}-v0")
+    with Demonstrations(tmp_path, "Follow it", failures=True) as kept:
+        spec = WorldSpec(gaps={"sensor_noise.stale_reads": 0.6}, gap_seed=7)
+        evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
+    twin = fit_world(list(load_takes(tmp_path)), env, None, "theirs")
+    assert (twin.mechanisms, twin.fit["abstained"]) == (("sensor_noise.stale_reads",), "")
+    share, _length = twin.parameters
+    assert share.interval[0] < 0.48 < share.interval[1]
+
+
+class Beside(Follow):
+    """The same arm, with a block beside its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        spec = mujoco.MjSpec.from_string(MJCF)
+        spec.worldbody.add_geom(
+            name="table", type=mujoco.mjtGeom.mjGEOM_BOX, size=[1, 1, 0.01], pos=[0, 0, -0.06]
+        )
+        block = spec.worldbody.add_body(name="block", pos=[0.22, 0.2, -0.03])
+        block.add_freejoint()
+        block.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.02] * 3, mass=0.1)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+
+    def _seen(self) -> NDArray[Any]:
+        goal = 0.5 * np.sin(2.0 * np.pi * self.hz * self.k * self.dt)
+        return np.array([*self.data.qpos[:2], goal])
+
+
+gym.register("gym_follow/Beside-v0", entry_point=Beside, max_episode_steps=STEPS)
+
+
+def test_what_stands_in_the_way_is_told_by_where_episodes_leave_the_simulation(
+    tmp_path: Path,
+) -> None:
+    env = GymEnvConfig(gym="gym_follow/Beside-v0")
+    with Demonstrations(tmp_path, "Follow it", failures=True) as kept:
+        spec = WorldSpec(gaps={"environmental_complexity.clutter": 0.9}, gap_seed=7)
+        evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
+    twin = fit_world(list(load_takes(tmp_path)), env, None, "theirs")
+    assert (twin.mechanisms, twin.fit["abstained"]) == (("environmental_complexity.clutter",), "")
+    assert twin.parameters[0].differs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sent = np.cumsum(rng.normal(size=(80, 2)), axis=0)
+    down = np.repeat(rng.random(10) < 0.5, 8)
+    down[0] = False
+
+    def replay(commands: NDArray[Any]) -> NDArray[Any]:
+        at, told = np.zeros(2), list[NDArray[Any]]()
+        for k in range(len(commands)):
+            told.append(at)
+            at = at + 0.3 * (commands[max(k - 1, 0)] - at)
+        return np.array(told)
+
+    found = find([replay(last(down, sent))], [sent], [replay], [replay(sent)], np.full(2, 1e-6))
+    if not down[:-1].any():
+        assert found is None
+        return
+    assert found is not None
+    known = len(down) - 2  # what comes last shows nowhere
+    assert np.array_equal(found.down[0][:known], down[:known])
+
+
+def test_outages_that_an_episodes_end_cuts_short_dont_make_the_share_smaller() -> None:
+    told = list[float]()
+    for seed in range(20):
+        bus, masks = SensorPath((None,)), list[NDArray[np.bool_]]()
+        bus.stale_fraction, bus.outage_s = 0.55, 0.9
+        for take in range(4):
+            bus.reset([seed, take])
+            masks.append(np.array([bus.bus_out(0.04 * k) for k in range(50)]))
+        told.append(Outages(tuple(masks), np.zeros(1, bool)).values(0.04)["stale_fraction"][0])
+    assert np.mean(told) == pytest.approx(0.55, abs=0.06)
+
+
+def test_what_no_outage_brings_isnt_called_one() -> None:
+    sent = np.cumsum(np.random.default_rng(0).normal(size=(80, 2)), axis=0)
+    weak = 0.9 * sent
+    args = [sent], [lambda commands: commands], [sent], np.full(2, 1e-6)
+    assert find([weak], *args) is None
 
 
 def test_nothing_is_named_where_nothing_differs(tmp_path: Path) -> None:
