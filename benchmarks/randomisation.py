@@ -1,8 +1,8 @@
 """`benchmarks randomisation`: what it brings to randomise a simulation, and how strongly.
 
 A policy for each training condition, from scratch in cells drawn by it, tried at hidden stations
-and in a fixed mild cell; sim-to-sim, after docs/figures/ladder_protocol.md. `ladder` tells of the same
-run what identification and demonstrations add. Both do all of the work in one order; what
+and in a fixed mild cell; sim-to-sim, after docs/figures/ladder_protocol.md. `ladder` tells of the
+same run what identification and demonstrations add. Both do all of the work in one order; what
 --output_dir holds isn't done again, --budget_s begins no training or evaluation later than this,
 and --data=FILE.parquet makes the figures from stored rows.
 """
@@ -234,8 +234,9 @@ def _try_at(study: Study, arm: str, seed: int) -> None:
     if arm.startswith(("randomised", "identified")):
         twin = load_twin(home / TWIN)
         known = twin.values()
-        rest = without(drawn("both", STRENGTHS["mild"]), known)
-        ranges = around_twin(twin) if arm.startswith("identified") else rest
+        mild = drawn("both", STRENGTHS["mild"])
+        assert mild is not None
+        ranges = around_twin(twin) if arm.startswith("identified") else without(mild, known)
         _tried(study, arm, "own", TargetCell(parameters=known, randomise=ranges))
 
 
@@ -259,7 +260,7 @@ def _check_time(study: Study) -> None:
 def drawn(kind: str, strength: float) -> Randomisation | None:
     """Return what the cells of a condition are drawn from; None for the nominal one.
 
-    Without latency: under it the safety filter stops the scripted person half of the time.
+    Without latency: under it the safety filter stops many of the scripted person's episodes.
     """
     from gaploop.sim.randomise import preset
 
