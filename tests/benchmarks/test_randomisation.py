@@ -1,4 +1,4 @@
-"""`benchmarks randomisation` and `ladder`: figures of stored rows; what conditions are drawn from."""
+"""`benchmarks randomisation` and `ladder`: figures of stored rows; what cells are drawn from."""
 
 from __future__ import annotations
 
