@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,6 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.core.twin import Randomisation
     from gaploop.finetune.closed_loop import TargetCell
 
 ROWS: Final = "randomisation.parquet"
@@ -213,31 +212,23 @@ def _is_learned(study: Study, arm: str) -> bool:
 def _try_everywhere(study: Study, arm: str) -> None:
     from gaploop.finetune.closed_loop import TargetCell
 
-    name = arm.removesuffix("_larger")
-    ranges = drawn(*CONDITIONS[name])
-    _tried(study, arm, "own", TargetCell(randomise=ranges))
+    _tried(study, arm, "own", drawn(arm.removesuffix("_larger")))
     _tried(study, arm, "nominal", TargetCell())
     for path in sorted(study.folder.glob("station_*.json")):
         _tried(study, arm, path.stem, station(path))
     _tried(study, arm, "mild", TargetCell(parameters=MILD_CELL))
-    _tried(study, arm, "sim", TargetCell(randomise=drawn("both", STRENGTHS["strong"])))
+    _tried(study, arm, "sim", drawn("both_strong"))
 
 
 def _try_at(study: Study, arm: str, seed: int) -> None:
-    from gaploop.core.twin import around_twin, load_twin
     from gaploop.finetune.closed_loop import TWIN, TargetCell
-    from gaploop.sim.randomise import without
 
     home = study.folder / f"station_{seed}"
     _tried(study, arm, f"station_{seed}", station(home.with_suffix(".json")))
     _tried(study, arm, "nominal", TargetCell())
     if arm.startswith(("randomised", "identified")):
-        twin = load_twin(home / TWIN)
-        known = twin.values()
-        mild = drawn("both", STRENGTHS["mild"])
-        assert mild is not None
-        ranges = around_twin(twin) if arm.startswith("identified") else without(mild, known)
-        _tried(study, arm, "own", TargetCell(parameters=known, randomise=ranges))
+        name = "identified" if arm.startswith("identified") else "both_mild"
+        _tried(study, arm, "own", drawn(name, home / TWIN))
 
 
 def _tried(study: Study, arm: str, place: str, cell: TargetCell) -> None:
@@ -257,18 +248,19 @@ def _check_time(study: Study) -> None:
         raise _TimeIsUpError
 
 
-def drawn(kind: str, strength: float) -> Randomisation | None:
-    """Return what the cells of a condition are drawn from; None for the nominal one.
+def randomise(arm: str) -> str:
+    """Return what a condition is drawn from, as --env.randomise names it; "" for nominal cells."""
+    kind, strength = CONDITIONS[arm]
+    return f"{'dynamics+visual' if kind == 'both' else kind}:{strength:g}" if kind else ""
 
-    Without latency: under it the safety filter stops many of the scripted person's episodes.
-    """
-    from gaploop.sim.randomise import preset
 
-    if not kind:
-        return None
-    found = preset("dynamics+visual" if kind == "both" else kind, strength)
-    kept = tuple(r for r in found.ranges if r.mechanism != "actuator_response.latency")
-    return replace(found, ranges=kept)
+def drawn(arm: str, twin: Path | None = None) -> TargetCell:
+    """Return the cell that a condition is trained in: the nominal one, or the twin, randomised."""
+    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.sim.randomise import known_and_drawn
+
+    known, ranges = known_and_drawn(twin, "twin" if arm == "identified" else randomise(arm))
+    return TargetCell(parameters=known, randomise=ranges)
 
 
 def station(path: Path) -> TargetCell:
@@ -314,27 +306,16 @@ def _policy(study: Study, arm: str) -> str | Path:
         home.mkdir(exist_ok=True)
         measured_twin(station(home.with_suffix(".json")), home)
         _check_time(study)
-        ranges = "twin" if rung == "identified" else _file(study, "both_mild")
+        ranges = "twin" if rung == "identified" else randomise("both_mild")
         _pretrain(study, run, env=TrainingCell(twin=home / TWIN, randomise=ranges))
     else:
         name, times = rung.removesuffix("_larger"), LARGER if "_larger" in rung else (1, 1)
-        ranges = _file(study, name) if drawn(*CONDITIONS[name]) else ""
         _pretrain(
-            study, run, env=TrainingCell(randomise=ranges), sim_takes=times[0] * study.takes,
-            steps=times[1] * study.steps,
+            study, run, env=TrainingCell(randomise=randomise(name)),
+            sim_takes=times[0] * study.takes, steps=times[1] * study.steps,
         )  # fmt: skip
     write_json(run / "took.json", {"processor_s": time.process_time() - began_s})
     return trained
-
-
-def _file(study: Study, arm: str) -> str:
-    """Return the file of ranges that a condition is drawn from."""
-    from gaploop.core.twin import as_yaml
-
-    ranges, path = drawn(*CONDITIONS[arm]), study.folder / f"{arm}.yaml"
-    assert ranges is not None
-    write_atomically(path, as_yaml(ranges).encode())
-    return str(path)
 
 
 def _pretrain(study: Study, run: Path, **asked: Any) -> None:

@@ -1,4 +1,4 @@
-"""`benchmarks randomisation` and `ladder`: figures of stored rows; what cells are drawn from."""
+"""`benchmarks randomisation` and `ladder`: figures of stored rows; what conditions are."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_nothing_run_and_nothing_stored_is_said(tmp_path: Path) -> None:
         randomisation.measure(BenchConfig(data=tmp_path / "none.parquet"), tmp_path)
 
 
-def test_conditions_are_drawn_without_latency_and_strength_tells_them_apart() -> None:
-    assert randomisation.drawn(*randomisation.CONDITIONS["none"]) is None
-    drawn = [randomisation.drawn(*c) for c in randomisation.CONDITIONS.values() if c[0]]
+def test_conditions_are_told_apart_by_what_is_drawn_and_how_strongly() -> None:
+    assert randomisation.drawn("none").randomise is None
+    drawn = [randomisation.drawn(arm).randomise for arm in list(randomisation.CONDITIONS)[1:]]
     assert len({(len(d.ranges), d.strength) for d in drawn if d}) == 7
-    assert not any(r.key == "latency_s" for d in drawn if d for r in d.ranges)
+    assert randomisation.randomise("both_mild") == "dynamics+visual:0.25"
