@@ -112,6 +112,8 @@ BENCHES: Final = {
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "simulate": "simulated takes and rollouts a minute, beside plain physics",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
+    "randomisation": "what a randomised simulation brings at hidden stations, by kind and strength",
+    "ladder": "randomised, identified, with demonstrations: success rung by rung, published beside",
     "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
@@ -155,8 +157,8 @@ class BenchConfig:
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
-    closed_loop, reinforcement, seeing_remedies, transfer: rows that were stored, to make figures of
-    without running anything."""
+    closed_loop, ladder, randomisation, reinforcement, seeing_remedies, transfer: rows that were
+    stored, to make figures of without running anything."""
     trials: Path | None = None
     """sim_predicts: counts of trials on a robot, a CSV file."""
     root: Path | None = None
@@ -172,8 +174,8 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero, simulate:
-    processes."""
+    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, ladder, libero,
+    randomisation, simulate: processes."""
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
@@ -183,13 +185,13 @@ class BenchConfig:
     """record: so many busy processes beside."""
     seeds: int = 0
     """closed_loop, finetune, reinforcement, seeing_remedies, transfer: how many seeds, from --seed
-    on; 5 unless given, of transfer 1."""
+    on; 5 unless given, of transfer 1. ladder, randomisation: how many stations; 5 unless given."""
     budget_s: float = 0.0
-    """reinforcement, seeing_remedies, transfer: begin no row later than this [s]; the same command
-    goes on."""
+    """ladder, randomisation, reinforcement, seeing_remedies, transfer: begin nothing later than
+    this [s]; the same command goes on."""
     quick: bool = False
-    """base_vision, closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no
-    figures.
+    """base_vision, closed_loop, finetune, ladder, randomisation: few steps and rollouts, one seed:
+    whether it runs, no figures.
     libero: a seventh of the training steps."""
     tasks: list[str] = field(default_factory=list)
     """base_vision, closed_loop, reference: which tasks; pick_place unless given. libero: suites and

@@ -5,8 +5,8 @@ what might have foretold them: what was simulated (--data), the robot's own base
 setting, a single task, and the robot once more. The last is the most that anything can reach, for
 the robot's rates are counts, too.
 
-Rows of `seeing_remedies` as --data, without trials, tell likewise, sim-to-sim, what foretells which
-remedy does best at a made-up station.
+Rows of `randomisation` or `seeing_remedies` as --data, without trials, tell likewise, sim-to-sim,
+what foretells which training condition or remedy does best at a made-up station.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ BASE: Final = "base"
 """The evaluation setting that is like the training; all others are out of distribution."""
 RESAMPLES: Final = 2000
 """Bootstrap samples of training conditions, and splits of the trials into two halves."""
+PREDICTORS: Final = {
+    "nominal_after": "the nominal cell", "sim_after": "the randomised simulation",
+    "mild_after": "the fixed mild cell",
+}  # fmt: skip
+"""Columns of success elsewhere than at the station."""
+LEARNED: Final = 0.9
+"""Success in its own cell from which on a policy counts as trained."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG001
@@ -92,21 +99,28 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
 
     from benchmarks.proof.rows import kept_rows, won
 
-    rows = {(row.get("station"), row["arm"]): row for row in kept_rows(path, "station", None)}
+    kept = kept_rows(path, "station", None)
+    unfinished = {
+        r["arm"] for r in kept if r.get("own_after") and won(r["own_after"]).mean() < LEARNED
+    }
+    rows = {(r.get("station"), r["arm"]): r for r in kept if r["arm"] not in unfinished}
     stations, arms = (list(dict.fromkeys(key[n] for key in rows)) for n in range(2))
     if len(stations) < 2 or len(rows) < len(stations) * len(arms):
         raise UnusableInputError(
             f"{path}: ranks need rows of every arm at every station, as seeing_remedies keeps them."
         )
-    here, nominal = (
-        np.array([[won(rows[station, arm][what]) for station in stations] for arm in arms])
-        for what in ("after", "nominal_after")
-    )
+    known = ["after", *(c for c in PREDICTORS if all(row.get(c) for row in rows.values()))]
+    won_of = {
+        c: np.array([[won(rows[station, arm][c]) for station in stations] for arm in arms])
+        for c in known
+    }
+    here = won_of["after"]
     successes, tried = here.sum(2), np.full(here.shape[:2], here.shape[2])
     rates = successes / tried
     elsewhere = (rates.sum(1, keepdims=True) - rates) / (len(stations) - 1)
     found = []
-    for name, predictor in (("other stations", elsewhere), ("the nominal cell", nominal.mean(2))):
+    predictors = {PREDICTORS[c]: won_of[c].mean(2) for c in known[1:]}
+    for name, predictor in (("other stations", elsewhere), *predictors.items()):
         row: dict[str, Any] = {"predictor": name, "conditions": len(arms)}
         for kind, of in (("spearman", _spearman), ("kendall", _kendall)):
             each = np.array([of(predictor[:, n], rates[:, n]) for n in range(len(stations))])
@@ -114,6 +128,10 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
             row[kind] = float(np.nanmean(each))
             row[f"{kind}_interval"] = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975)).tolist()
         found.append(row)
+    found += [
+        _ranked(f"{name}; the stations' mean", values.mean(1), rates.mean(1), rng)
+        for name, values in predictors.items()
+    ]
     once_more = [
         again(successes[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))
     ]
@@ -123,6 +141,7 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
         "stations": len(stations),
         "predictors": found,
         "again": float(np.nanmean(once_more)),
+        "left_out": sorted(unfinished),
     }
 
 
@@ -243,6 +262,9 @@ def table(result: Mapping[str, Any]) -> str:
             f"Sim-to-sim, {result['stations']} stations. What ranks remedies as they do at one of "
             "them; means over stations with 95 % bootstrap intervals."
         )
+        if result["left_out"]:
+            told += f" Left out, below {LEARNED:.0%} in their own cells: "
+            told += f"{', '.join(result['left_out'])}."
     else:
         where = "the robot"
         told = (

@@ -83,7 +83,11 @@ def pretrain(
         arm_named(cell.robot)
         sources = [
             demonstrations.scripted_source(
-                config.sim_takes, cell, seed=spec.seed, progress=recorded
+                config.sim_takes,
+                cell,
+                seed=spec.seed,
+                workers=config.num_workers or 2,
+                progress=recorded,
             )
         ]
     else:

@@ -239,6 +239,7 @@ class SimCell:
         )
         self._steps = 0
         self._residual_s = 0.0
+        self._torques_nm: list[FloatArray] = []
         self._goal = q_home.copy()
         self._temperature_c = np.full(len(self.joint_names), AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
@@ -317,6 +318,8 @@ class SimCell:
         self._residual_s -= count * scene.TIMESTEP_S
         stepwise = self._commands.active or self._sensors.offsets_active or self._hand is not None
         end = self._steps + count
+        if count:
+            self._torques_nm.clear()
         while self._steps < end:
             due = self._camera.next_capture_step()
             chunk = 1 if stepwise else min(end, due) - self._steps
@@ -328,6 +331,8 @@ class SimCell:
             if self._hand is not None:
                 self._hand.update(now_s, self.data)
             mujoco.mj_step(self.model, self.data, nstep=chunk)
+            if self._commands.latency_s:
+                self._torques_nm.append(self.data.actuator_force[self._servos].copy())
             self._steps += chunk
             if self._steps == due:
                 self._camera.capture(self.now_s, self.data)
@@ -336,6 +341,10 @@ class SimCell:
         """What the servos report, through the sensors' faults."""
         now_s = self.now_s
         torque_nm = self.data.actuator_force[self._servos].copy()
+        if self._torques_nm:
+            # Late goals jump within a turn, and always read just after it, a torque would look
+            # like a stall's: the mean of the turn, as servos average, too.
+            torque_nm = np.mean(self._torques_nm, axis=0)
         current_a = self.arm.servos.current_a(torque_nm)
         warmer_c_s = WINDING_RISE_C_PER_A2_S * current_a**2
         self._temperature_c += warmer_c_s * (now_s - self._temperature_t_s)

@@ -77,17 +77,20 @@ def test_stations_that_agree_rank_each_others_remedies(tmp_path: Path) -> None:
         {
             "station": f"s{station}",
             "arm": f"a{arm}",
-            "after": "".join(rng.choice(["0", "1"], 40, p=[0.9 - 0.2 * arm, 0.1 + 0.2 * arm])),
+            "after": "".join(rng.choice(["0", "1"], 40, p=[0.9 - 0.15 * arm, 0.1 + 0.15 * arm])),
             "nominal_after": "1" * (10 - arm) + "0" * arm,
+            "own_after": "1" * 9 + ("0" if arm < 5 else "00"),
         }
         for station in range(6)
-        for arm in range(5)
+        for arm in range(6)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     result = sim_predicts.measure(BenchConfig(data=tmp_path / "rows.parquet"), tmp_path)
     found = spearman(result)
     assert found["other stations"] > 0.9
     assert found["the nominal cell"] < -0.9
+    assert found["the nominal cell; the stations' mean"] == pytest.approx(-1.0)
+    assert result["left_out"] == ["a5"]  # nine of eleven in its own cell: it isn't trained yet
     assert result["again"] > 0.9
     assert result["evidence"] == "sim-to-sim"
     assert "the station once more" in sim_predicts.table(result)

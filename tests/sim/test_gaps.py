@@ -309,6 +309,24 @@ def test_latency_delays_motion() -> None:
     assert reached[1] - reached[0] > 0.2
 
 
+@pytest.mark.parametrize("latency_s", [0.002, 0.013])
+def test_a_late_goal_does_not_look_like_a_stall(latency_s: float) -> None:
+    """Read always just after goals jumped within a turn, the pan's current was over its limit in
+    every reading of a swing: the safety filter ended half of the takes that `dynamics` drew."""
+    with SimCell(
+        parameters={"actuator_response.latency": {"latency_s": latency_s}}, image_size=32
+    ) as cell:
+        cell.reset(0)
+        goal, over = cell.read().position_rad.copy(), []
+        for _ in range(60):
+            goal[0] -= 0.02
+            cell.command(goal)
+            cell.advance(0.01)
+            over.append(abs(cell.read().current_a[0]) > 0.9 * cell.arm.servos.stalls_a)
+            assert np.array_equal(cell.read().current_a, cell.read().current_a)
+    assert not all(over[10:])
+
+
 def test_a_session_warms_the_servos_and_makes_them_late() -> None:
     """Takes of one cell are a session: the first is the nominal one, later ones are hotter."""
     with SimCell(gaps={"actuator_response.heat": 1.0}, gap_seed=1, image_size=32) as cell:
