@@ -27,7 +27,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
 ROWS: Final = "randomisation.parquet"
 PICTURE: Final = "randomisation.png"
@@ -210,7 +210,7 @@ def _is_learned(study: Study, arm: str) -> bool:
 
 
 def _try_everywhere(study: Study, arm: str) -> None:
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     _tried(study, arm, "own", drawn(arm.removesuffix("_larger")))
     _tried(study, arm, "nominal", TargetCell())
@@ -221,7 +221,8 @@ def _try_everywhere(study: Study, arm: str) -> None:
 
 
 def _try_at(study: Study, arm: str, seed: int) -> None:
-    from gaploop.finetune.closed_loop import TWIN, TargetCell
+    from benchmarks.stages import TWIN
+    from gaploop.finetune.demonstrations import TargetCell
 
     home = study.folder / f"station_{seed}"
     _tried(study, arm, f"station_{seed}", station(home.with_suffix(".json")))
@@ -256,7 +257,7 @@ def randomise(arm: str) -> str:
 
 def drawn(arm: str, twin: Path | None = None) -> TargetCell:
     """Return the cell that a condition is trained in: the nominal one, or the twin, randomised."""
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
     from gaploop.sim.randomise import known_and_drawn
 
     known, ranges = known_and_drawn(twin, "twin" if arm == "identified" else randomise(arm))
@@ -265,7 +266,7 @@ def drawn(arm: str, twin: Path | None = None) -> TargetCell:
 
 def station(path: Path) -> TargetCell:
     """Return a station that was drawn."""
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.demonstrations import TargetCell
 
     found = read_json(path)
     return TargetCell(found["gaps"], found["gap_seed"])
@@ -273,9 +274,9 @@ def station(path: Path) -> TargetCell:
 
 def _policy(study: Study, arm: str) -> str | Path:
     """Return an arm's policy, trained now or before."""
+    from benchmarks.stages import TWIN, measured_twin
     from gaploop.core.run_record import RUN
     from gaploop.finetune.adapt import MERGED, adapt
-    from gaploop.finetune.closed_loop import TWIN, measured_twin
     from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
     from gaploop.finetune.pretrain import POLICY
 
@@ -333,9 +334,9 @@ def _pretrain(study: Study, run: Path, **asked: Any) -> None:
 
 def _recorded(study: Study, seed: int, rung: str) -> Path:
     """Return scripted episodes of a station, as a dataset."""
+    from benchmarks.stages import collected, silent
     from gaploop.collect.campaign import Quota
     from gaploop.core.errors import UnusableInputError
-    from gaploop.finetune.closed_loop import collected, silent
 
     home = study.folder / f"station_{seed}"
     home.mkdir(exist_ok=True)

@@ -235,7 +235,10 @@ class FinetuneConfig:
                 fix = "It is lerobot-train that trains: give its options after --."
             if name == "mixture" and self.policy.type:
                 fix = "Name datasets with --sim='[DIR]', or give --sim_takes=400."
-            raise UnusableInputError(f"--{name} does nothing with {way}. {fix}")
+            what = (
+                f"{self.mixture}, as a mixture of datasets," if name == "mixture" else f"--{name}"
+            )
+            raise UnusableInputError(f"{what} does nothing with {way}. {fix}")
         if self.lerobot and self.method != LEROBOT:
             raise UnusableInputError(
                 "What stands after -- is for LeRobot's own training: add --method=lerobot."
