@@ -32,7 +32,6 @@ from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis_record import load_diagnosis
 from gaploop.failure_analysis.report import page
-from gaploop.failure_analysis.report.report import SIM_TO_SIM
 from gaploop.failure_analysis.station import words
 from gaploop.scripts import cli, options
 
@@ -311,6 +310,8 @@ def message(cells: Sequence[DemoCell]) -> str:
 
 def _report(cells: Sequence[DemoCell], folder: Path, minutes: float) -> Path:
     """Write `report.html`; return it."""
+    from gaploop.failure_analysis.report.report import SIM_TO_SIM
+
     nominal = _evaluation(folder / "nominal")
     pages, lineage = list[tuple[str, str, str]](), list[tuple[str, str, str]]()
     facts = [(f"{minutes:.1f} min", "on this machine")]
