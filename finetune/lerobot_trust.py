@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import lerobot.policies
+import lerobot.rewards  # noqa: F401  both register theirs by name
 from lerobot.configs.parser import load_plugin
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.rewards import RewardModelConfig
@@ -260,6 +262,7 @@ def _is_loaded_step(path: object, kind: str) -> bool:
 
 def _types() -> dict[str, type]:
     """Return the registered types of policies and reward models, with their configurations."""
+    import gaploop.finetune.lerobot_keypoint  # noqa: F401  gaploop's own, which sees
 
     return {**RewardModelConfig.get_known_choices(), **PreTrainedConfig.get_known_choices()}
 
