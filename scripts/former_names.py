@@ -22,7 +22,6 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "reinforce": ("finetune", "--method=reinforce"),
     "repair": ("check", "--fix", "--dry_run"),
     "ros2": ("rollout", "--robot.type=ros2", "--take_over=never"),
-    "studio": ("review",),
     "survey": ("check",),
     "train": ("finetune", "--method=lerobot"),
 }

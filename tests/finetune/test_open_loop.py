@@ -11,16 +11,9 @@ import pytest
 
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.absolute import open_loop
 from gaploop.scripts.cli import main
 
 TAKES: list[dict[str, Any]] = [{"pictures": True}] * 3
-
-
-@pytest.fixture(autouse=True)
-def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row is asked about under every mistake there may be."""
-    monkeypatch.setattr(open_loop, "ROWS", open_loop.SCREENED)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
