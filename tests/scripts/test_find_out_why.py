@@ -23,7 +23,7 @@ PLAIN = {
 }  # fmt: skip
 """What `lerobot-record` writes beside pictures."""
 SMALLER = {
-    "rollout": ["--dataset.num_episodes=3"],
+    "rollout": ["--dataset.num_episodes=5"],
     "diagnose --twin": ["--n=1", "--workers=1"],
 }
 """Added to what is typed; the pages' own sizes take minutes."""
