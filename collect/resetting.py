@@ -41,6 +41,7 @@ from gaploop.sim.expert import (
 )
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
+from gaploop.teleop.calibration.store import calibration_path, load_calibration
 from gaploop.teleop.loop import OnFrame
 from gaploop.teleop.stopping import CleanupStep, one_line
 from gaploop.teleop.trips import say_reasons
@@ -98,7 +99,6 @@ def tracker_for(station: Station, file: Path | None) -> MakeTracker:
     """
     if station.domain is not Domain.REAL:
         return lambda size, arm: Tracker.nominal(size, arm=arm, scene=station.scene)
-    from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
     calibration, name = load_calibration(calibration_path(file)), station.scene.camera
     if not name:
