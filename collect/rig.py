@@ -36,7 +36,7 @@ from gaploop.core.protocols import (
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Randomisation
-from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
 from gaploop.sim.expert import scripted
@@ -455,7 +455,8 @@ def world_rig(
 
     def drawn(seed: int) -> dict[str, Any]:
         hand = {} if partner is None else {"hand": partner.plan(np_random(seed)[0])}
-        return {**_photo_drawn(world.photo(seed)), **hand}
+        told = {INSTRUCTION: scene.told(seed)[1]} if scene.is_worded_anew else {}
+        return {**_photo_drawn(world.photo(seed)), **hand, **told}
 
     person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}
     return WorldRig(

@@ -31,7 +31,7 @@ from gaploop.core.files import uuid7
 from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import RANDOMISED, Outcome
+from gaploop.core.vocabulary import INSTRUCTION, RANDOMISED, Outcome
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
@@ -510,9 +510,10 @@ class _Takes:
 
     def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
         seed, self._next_seed = self._next_seed, self._next_seed + 1
-        drawn = rig.drawn(seed)
+        drawn = dict(rig.drawn(seed))
         about = replace(
             self.about,
+            task=drawn.pop(INSTRUCTION, self.about.task),
             policy=self.operator.choose() or self.about.policy,
             plan=quota.plan,
             dimensions=dict(quota.dimensions),

@@ -188,6 +188,10 @@ RANDOMISED: Final = "randomised"
 """Key of a take's conditions that says what its cell was drawn as: mechanism to values."""
 
 
+INSTRUCTION: Final = "instruction"
+"""How the task is worded: what an evaluation varies, and what a scene file draws for a take."""
+
+
 def set_up(conditions: Mapping[str, Any]) -> dict[str, Any]:
     """Return what somebody set up, without what was drawn for the take alone."""
     return {name: value for name, value in conditions.items() if name != RANDOMISED}

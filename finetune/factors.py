@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
+from gaploop.core.vocabulary import INSTRUCTION
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.sim.conditions import PLACEMENTS
 from gaploop.sim.tasks import WORDINGS
@@ -21,8 +22,6 @@ TABLE_HEIGHTS_M: Final = (-0.02, -0.01, 0.01, 0.02)
 PLACEMENT: Final = "placement"
 """Where the object starts: regions that no training scene starts in, in the embedded cell only."""
 GRID: Final = "grid_cell"
-INSTRUCTION: Final = "instruction"
-"""How the task is worded, for policies that read it; in the embedded cell only."""
 FACTORS: Final = (
     "background",
     "lighting",

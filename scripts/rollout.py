@@ -147,6 +147,14 @@ def run(config: Any) -> int:
         from gaploop.finetune.lerobot_policy import warn_withdrawn
 
         warn_withdrawn(config.policy.path)
+    if scene := getattr(config.robot, "scene", None):
+        from gaploop.sim.scene_file import load_scene
+
+        if load_scene(scene).is_worded_anew:
+            raise UnusableInputError(
+                f"Scene {scene} draws its instruction for each episode, and a recorded policy is "
+                "told one for all. Use gaploop evaluate --env.scene, or give the scene one."
+            )
     policy, id_ = config.policy.load(config.dataset.single_task)
     is_embedded = config.robot.type == EMBEDDED
     assigned = _assigned(config, policy, id_, journal, is_embedded) if config.assignment else None

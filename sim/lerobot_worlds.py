@@ -166,12 +166,21 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
             inner = inner.env
             if isinstance(inner, gym.wrappers.TimeLimit):
                 inner._max_episode_steps = self._max_episode_steps
-        self.task = self.task_description = world.instruction
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
         if raw and isinstance(world.unwrapped, SceneWorld):
             world.unwrapped.draws = kept
         if not raw:
             self.observation_space = _space(self.seen(world.reset(seed=0)[0]))
+
+    @property
+    def task(self) -> str:
+        """The present attempt's instruction."""
+        return self.world.instruction
+
+    @property
+    def task_description(self) -> str:
+        """The same, as LeRobot asks for it."""
+        return self.world.instruction
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an attempt."""

@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import gymnasium as gym
@@ -76,6 +78,8 @@ class Scene:
         joints: of the arm with its gripper; () for all that position servos drive.
         gripper: {joint, open, closed [rad or m]}, or empty.
         home_deg: joint to where it starts [°, m].
+        choices: what `$name` stands for in the three that follow, one drawn for each episode.
+        instruction: the task in words; of several that mean the same, one is drawn.
         demonstrator: waypoints, as `Demonstrator` takes them.
         partner: a person's hand that gives the robot something, or takes it.
     """
@@ -92,11 +96,59 @@ class Scene:
     cameras: tuple[SceneCamera, ...] = ()
     fps: float = 25.0
     reset: tuple[PlacedBody, ...] = ()
-    instruction: str = ""
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    instruction: Sequence[str] = ("",)
     success: Any = None
     demonstrator: Sequence[Mapping[str, Any]] = ()
     max_s: float = 12.0
     partner: Partner | None = None
+
+    @property
+    def is_worded_anew(self) -> bool:
+        """Whether each episode draws what is asked for, or how."""
+        return bool(self.choices) or len(self.instruction) > 1
+
+    def asked(self) -> list[Scene]:
+        """Return this scene with every choice made; itself where there is none."""
+        where, made = f"Scene {self.path}", list[Scene]()
+        for values in product(*self.choices.values()):
+            chosen = dict(zip(self.choices, values, strict=True))
+            parts = {
+                part: _chosen(getattr(self, part), chosen, f"{where}, {part}")
+                for part in ("instruction", "success", "demonstrator")
+            }
+            made.append(replace(self, choices={}, **parts) if chosen else self)
+        return made
+
+    def told(self, seed: int) -> tuple[int, str]:
+        """Return which of `asked` an episode is, and in what words."""
+        rng, asked = np.random.default_rng([seed, 81]), self.asked()
+        number = int(rng.integers(len(asked)))
+        words = asked[number].instruction
+        return number, words[int(rng.integers(len(words)))]
+
+
+def _chosen(said: Any, chosen: Mapping[str, str], where: str) -> Any:
+    """Return what a file says with `$name` replaced."""
+    if isinstance(said, str):
+        try:
+            return Template(said).substitute(chosen)
+        except (KeyError, ValueError):
+            known = ", ".join(f"${name}" for name in chosen) or "nothing"
+            raise UnusableInputError(
+                f"{where}: {said!r} has a $ before what isn't under choices ({known} is)."
+            ) from None
+    if isinstance(said, Mapping):
+        return {key: _chosen(value, chosen, where) for key, value in said.items()}
+    return [_chosen(v, chosen, where) for v in said] if isinstance(said, list | tuple) else said
+
+
+def _choices(said: Any, where: str) -> dict[str, list[str]]:
+    found = mapping(said, where, "name: [this, that]")
+    for name, values in found.items():
+        if not isinstance(values, list) or not values or not str(name).isidentifier():
+            raise UnusableInputError(f"{where}, {name}: give a list of names, such as [red, blue].")
+    return {str(name): [str(v) for v in values] for name, values in found.items()}
 
 
 def _triple(value: Any, where: str) -> NDArray[np.float64]:
@@ -129,7 +181,8 @@ READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
         _placed(str(name), spot, f"{where}, {name}")
         for name, spot in mapping(v, where, "body: {x_m, y_m}").items()
     ),
-    "instruction": lambda v, _: str(v),
+    "choices": _choices,
+    "instruction": lambda v, _: tuple(map(str, v)) if v and isinstance(v, list) else (str(v),),
     "success": lambda v, _: v,
     "demonstrator": lambda v, _: tuple(v or ()),
     "max_s": lambda v, where: number(v, where, 0.1, 600.0),
@@ -245,6 +298,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         jaw: the gripper's joint, "" where the file names none.
         photo: what is behind the scene in them instead of bench and room, from the next reset on.
         state: what its success looks at.
+        asked: the scene with the present episode's choices made.
+        task_description: the instruction of the present episode.
         partner: the hand that gives or takes, where the file has one.
     """
 
@@ -302,7 +357,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             if camera.name not in names:
                 raise unknown_choice("camera", camera.name, names, f"{where}, cameras")
         sites = [model.site(s).name for s in range(model.nsite)]
-        self._holds: Holds = parse(scene.success, model, f"{where}, success")
+        self._asked = [(s, parse(s.success, model, f"{where}, success")) for s in scene.asked()]
+        self.asked: Scene = self._asked[0][0]
+        self._holds: Holds = self._asked[0][1]
         root = int(model.body_rootid[model.jnt_bodyid[model.joint(self.joint_names[0]).id]])
         mujoco.mj_forward(model, self.data)
         found = find_roles(model, self.data, jaw=self.jaw)
@@ -323,7 +380,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
         self._substeps = max(1, round(self.period_s / model.opt.timestep))
-        self.task_description = scene.instruction
+        self.task_description = self.asked.instruction[0]
         self.max_steps = round(scene.max_s * scene.fps)
         low, high = (edge / self._units for edge in self.limits.T)
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
@@ -342,6 +399,10 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Start an episode: the arm at home, things where the file says."""
         super().reset(seed=seed)
         del options
+        if self.scene.is_worded_anew:
+            drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+            number, self.task_description = self.scene.told(drawn)
+            self.asked, self._holds = self._asked[number]
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)
         data.qpos[self._qpos] = self.home
@@ -465,14 +526,14 @@ class Demonstrator:
 
     def __init__(self, world: SceneWorld) -> None:
         """Read the waypoints; UnusableInputError for what the scene hasn't."""
-        scene, where = world.scene, f"Scene {world.scene.path}, demonstrator"
+        scene, where = world.asked, f"Scene {world.scene.path}, demonstrator"
         if not scene.demonstrator:
             raise UnusableInputError(f"{where}: it has no waypoints. Add a list of them.")
         sites = [world.model.site(s).name for s in range(world.model.nsite)]
         if scene.tool not in sites:
             raise unknown_choice("site", scene.tool, filter(None, sites), f"{where}: tool")
         check_keys(scene.gripper, ("joint", "open", "closed"), f"{where}: gripper")
-        self._world, self._where = world, where
+        self._world, self._where, self._points = world, where, scene.demonstrator
         self._hand = scene.gripper.get("joint")
         joints = [name for name in world.joint_names if name != self._hand]
         self._columns = [world.joint_names.index(name) for name in joints]
@@ -506,7 +567,7 @@ class Demonstrator:
 
     def _next(self) -> None:
         """Begin the next waypoint; the last one is held."""
-        points = self._world.scene.demonstrator
+        points = self._points
         if self._index + 1 >= len(points):
             self.done = True
             return

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
@@ -173,6 +174,8 @@ def test_a_station_may_judge_more_strictly(scene: Path) -> None:
         ("home_deg: {x: 0.1", "home_deg: {xx: 0.1", "Unknown joint 'xx'"),
         ("fps: 25", "fsp: 25", "Did you mean 'fps'"),
         ("fps: 25", "gripper: {joint: jaw}", "position servo 'jaw' .*gripper. One of: x, y, z"),
+        ("to the goal", "to $goal", r"instruction: .* isn't under choices"),
+        ("fps: 25", "choices: {end: goal}", "choices, end: give a list"),
         ("y_m: -0.1", "y_m: [0, 1, 2]", r"\[low, high\]"),
         ("within_m: 0.08", "within_m: -.08m", "must be a number"),
     ],
@@ -211,6 +214,39 @@ def test_a_gap_acts_in_a_scene_and_severity_zero_is_the_scene_to_the_bit(scene: 
     assert late != plain
     waits = np.frombuffer(late[5], np.float32)  # until the first command arrives
     assert waits == pytest.approx([0.1, 0.0, 0.05], abs=0.01)
+
+
+def test_the_instruction_decides_what_is_asked_judged_and_demonstrated(scene: Path) -> None:
+    text = SCENE.replace("to: goal", "to: $end").replace("to the goal", "to $end")
+    text = text.replace("instruction: Push", "choices: {end: [goal, rail]}\ninstruction: Push")
+    scene.write_text(text)
+    world = SceneWorld(load_scene(scene))
+    attempts = GymAttempts(GymWorld(lambda: world), 10, raw=True)
+    ends = set()
+    for seed in (*range(8), 0):
+        attempts.reset(seed=seed)
+        end = world.asked.demonstrator[-1]["to"]
+        assert attempts.task == attempts.task_description == f"Push the ball to {end}"
+        assert world.scene.told(seed)[1] == attempts.task
+        world.data.qpos[:2] = world.state.place_m(end)[:2]
+        assert world.success()
+        world.data.qpos[:2] = world.state.place_m("rail" if end == "goal" else "goal")[:2]
+        assert not world.success()
+        Demonstrator(world)
+        ends.add(end)
+    assert ends == {"goal", "rail"}
+    worded = said(scene, "instruction: Push the ball to the goal", "instruction: [This, That]")
+    scene_as_read = load_scene(worded)
+    assert {scene_as_read.told(seed) for seed in range(9)} == {(0, "This"), (0, "That")}
+
+
+@pytest.mark.parametrize("name", ["sort", "press", "sort_and_press"])
+def test_the_tasks_that_ship_are_read_and_not_begun(name: str) -> None:
+    world = SceneWorld(load_scene(Path(__file__).parents[2] / f"examples/tasks/{name}.yaml"))
+    world.draws = False
+    world.reset(seed=0)
+    assert not world.success()
+    Demonstrator(world)
 
 
 def test_the_example_is_read_and_its_names_exist() -> None:
