@@ -22,6 +22,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.core.messages import FloatArray
     from gaploop.sim.identification.contact import Simulated
 
 MECHANISMS: Final = (
@@ -38,7 +39,7 @@ SEVERITIES: Final = (0.4, 0.8)
 """In turn, so that each mechanism has both."""
 FIRST_SEED: Final = 900
 """Seeds that nothing here was tuned on begin with this one."""
-CONTACTS, PAIRS, SCENES = 12, 3, 6
+CONTACTS, PAIRS, SCENES = 12, 3, 20
 """Contact stations with nominal drives, and with a second fault; rollouts at each."""
 DRIVE_FAULTS: Final = ("weak", "backlash", "latency")
 
@@ -125,6 +126,15 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
     columns = zip(contact.PRIOR, contact.scaled(touch), here, errors.T, spans, strict=True)
     twin = replace(twin, parameters=(*drives, *found))
     cells = {"station": there, "twin": {"parameters": twin.values()}}
+    won = {
+        name: evaluate(policy, SCENES, seed=FIRST_SEED, workers=1, **cell).successes
+        for name, cell in cells.items()
+    }
+    drawn = [_contact_of(here + errors[7 * i % len(errors)]) for i in range(SCENES)]
+    won["drawn"] = sum(
+        evaluate(policy, 1, seed=FIRST_SEED + i, workers=1, parameters=touch).successes
+        for i, touch in enumerate(drawn)
+    )
     return {
         "station": k,
         "gaps": gaps,
@@ -136,12 +146,22 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
             for low, high in (contact.ends(at, error),)
         ],
         "named": [p.name for p in found if p.differs],
-        "won": {
-            name: evaluate(policy, SCENES, seed=FIRST_SEED, workers=1, **cell).successes
-            for name, cell in cells.items()
-        },
+        "won": won,
         "processor_s": used_s,
     }  # fmt: skip
+
+
+def _contact_of(scaled: FloatArray) -> dict[str, dict[str, float]]:
+    """Return a contact as a cell takes it, of what `contact.predict` predicts."""
+    from gaploop.sim.identification import contact
+
+    values, at = dict(zip(contact.PRIOR, scaled, strict=True)), dict[str, dict[str, float]]()
+    values[contact.SOFT] = (values[contact.SOFT] + values[contact.MASS]) / 2.0
+    for name, (low, high) in contact.PRIOR.items():
+        value = values[name] if name == contact.STICKY else math.exp(values[name])
+        mechanism, _, key = name.rpartition(".")
+        at.setdefault(mechanism, {})[key] = float(np.clip(value, low, high))
+    return at
 
 
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:
@@ -225,7 +245,8 @@ def _contact_lines(rows: Sequence[Mapping[str, Any]], nominal: int) -> list[str]
                 f"| `{name}` | {sum(inside)} of {len(every)} | {sum(sure)} | {both} | {width:.2f} |"
             )
         won = [row["won"] for row in of]
-        for other, their in (("twin", [w["twin"] for w in won]), ("nominal", [nominal] * len(won))):
+        sides = {name: [w[name] for w in won] for name in ("twin", "drawn")}
+        for other, their in {**sides, "nominal": [nominal] * len(won)}.items():
             off = [100 * abs(w["station"] - n) / SCENES for w, n in zip(won, their, strict=True)]
             if off:
                 lines += ["", f"Success in the {other} cell is {np.mean(off):.0f} points off."]

@@ -40,6 +40,7 @@ from gaploop.teleop.calibration.store import (
     save_part,
     write_image,
 )
+from gaploop.teleop.lerobot_devices.make import camera_configs, connect_cameras
 from gaploop.teleop.stopping import stoppable
 
 STILL_S: Final = 0.4
@@ -315,8 +316,6 @@ def one_camera(given: Any, name: str, robot: Any = None) -> Iterator[CameraSourc
     Raises:
         UnusableInputError: neither is there.
     """
-    from gaploop.teleop.lerobot_devices.make import camera_configs, connect_cameras
-
     if given is None:
         known = camera_configs(robot)
         if name not in known:

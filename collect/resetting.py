@@ -8,6 +8,7 @@ person is called.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from gaploop.collect.intervention import Driver, SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig
-from gaploop.collect.take import follow_turns
+from gaploop.collect.take import CALLS, HELP, follow_turns
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import ARMS, CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -41,6 +42,7 @@ from gaploop.sim.expert import (
 )
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
+from gaploop.teleop.calibration.store import calibration_path, load_calibration
 from gaploop.teleop.loop import OnFrame
 from gaploop.teleop.stopping import CleanupStep, one_line
 from gaploop.teleop.trips import say_reasons
@@ -65,6 +67,15 @@ POINTS_DOWN: Final = -0.7
 """A tool whose axis has a vertical part below this points down."""
 PLACED_S: Final = 1.0
 """A policy has reset the scene once the object lies free for so long [s]."""
+SEEN: Final = 0.5
+"""Share of its area from which an object counts as seen: the arm, at home, hides none of it, and on
+the target a compressed picture's colours run into each other (0.79 to 0.91 of it is left)."""
+STILL_S: Final = 10.0
+"""A person who was called has done it, and is gone, once the picture is still for so long [s]."""
+MOVED_M: Final = 0.02
+"""An object that was in sight when a person was called has to be moved by this [m]."""
+CHANGED: Final = 40, 0.002
+"""A picture isn't still where more than this share of its values changes by more than so much."""
 
 
 type MakeTracker = Callable[[int, CellArm], Tracker]
@@ -98,7 +109,6 @@ def tracker_for(station: Station, file: Path | None) -> MakeTracker:
     """
     if station.domain is not Domain.REAL:
         return lambda size, arm: Tracker.nominal(size, arm=arm, scene=station.scene)
-    from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
     calibration, name = load_calibration(calibration_path(file)), station.scene.camera
     if not name:
@@ -181,7 +191,7 @@ class Sighted:
     """What a picture shows with the arm out of the way, on the table [m], shape (2,).
 
     Attributes:
-        is_seen: the object is in the picture, whole.
+        is_seen: the object is in the picture, half of it or more.
         yaw_rad: direction of its faces, modulo a quarter turn.
     """
 
@@ -203,6 +213,7 @@ class Eye:
     def __init__(self, rig: Rig, arm: CellArm, make: MakeTracker) -> None:
         self.camera, self.arm = rig.cameras[0], arm
         self._tracker = make(max(self.camera.frame().image.shape[:2]), arm)
+        self._tracker.object_fraction = SEEN
 
     def look(self) -> Sighted:
         """Return what the newest picture shows."""
@@ -378,7 +389,7 @@ class Resetter:
         seed: int,
         ready: Callable[[], bool],
         stop: Callable[[], bool],
-        call_person: Callable[[str], bool],
+        call_person: Callable[[str, Callable[[], bool]], bool],
     ) -> Rig | None:
         """Put the scene back for a seed; return the rig for a take, None where the session ends.
 
@@ -387,7 +398,8 @@ class Resetter:
         Args:
             ready: waits until the arm may be driven; False where the session ends.
             stop: asked every turn.
-            call_person: asks for help, in words; False where the session ends.
+            call_person: asks for help, in words, and may ask whether that is done, as pictures
+                show it; False where the session ends.
         """
         if not isinstance(shared, SharedLeader):
             raise TypeError(f"scenes are put back by a SharedLeader, got {type(shared).__name__}")
@@ -404,14 +416,14 @@ class Resetter:
                 self.resets.append(replace(tried, by=by, tries=tries))
                 break
             is_called = True
-            log.warning("A person is needed: %s.", why)
+            log.warning("%s: %s.", CALLS, why)
             if cell is not None:
                 cell.reset(seed)
                 self.resets.append(SceneReset(PERSON, tries))
                 break
             if not call_person(
-                f"The robot can't put the scene back: {why}. Put the object where the camera sees "
-                "it and the arm reaches it."
+                f"The robot can't put the scene back: {why}. {HELP}",
+                self._is_done(rig, ready),
             ):
                 return None
         if cell is not None:
@@ -437,6 +449,24 @@ class Resetter:
             return None
         picture = cv2.cvtColor(rig.cameras[0].frame().image, cv2.COLOR_RGB2BGR)
         return rig.cameras[0].name, cv2.imencode(".png", picture)[1].tobytes()
+
+    def _is_done(self, rig: Rig, ready: Callable[[], bool]) -> Callable[[], bool]:
+        """Return what says whether a person has put the object in sight and is gone."""
+        eye = self._eye(rig)
+        lay, before, since_s = eye.look(), eye.camera.frame().image, time.monotonic()
+
+        def is_done() -> bool:
+            nonlocal before, since_s
+            seen, image, now_s = eye.look(), eye.camera.frame().image, time.monotonic()
+            change = np.mean(cv2.absdiff(image, before) > CHANGED[0])
+            away_m = np.linalg.norm(seen.object_m - lay.object_m)
+            lies_there = seen.is_seen and (not lay.is_seen or away_m >= MOVED_M)
+            if not lies_there or change > CHANGED[1] or not ready():
+                since_s = now_s
+            before = image
+            return now_s - since_s >= STILL_S
+
+        return is_done
 
     def _eye(self, rig: Rig) -> Eye:
         if self._eyes is None or self._eyes.camera is not rig.cameras[0]:

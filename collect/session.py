@@ -54,13 +54,13 @@ from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
+from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
 from gaploop.teleop.checks.cameras import MORE_PICTURES
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import CleanupStep, Stopped, one_line, stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
-    from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,6 @@ def publishing_at_the_end(journal: Path, root: Path, repo_id: str) -> Iterator[l
     def publish() -> None:
         if next(journal.glob(f"*/{END}"), None) is None:
             return
-        from gaploop.datasets.lerobot_publish import publish_takes
 
         log.info("Publishing to %s …", root)
         try:

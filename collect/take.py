@@ -53,6 +53,10 @@ STALE_CAMERA_S: Final = 0.5
 """An episode ends where a picture is older than this [s]: what it records isn't what was there."""
 PATIENCE_S: Final = 60.0
 """Where nobody watches, what is in a take's way is waited for this long [s]."""
+CALLS: Final = "A person is needed"
+HELP: Final = "Put the object where the camera sees it and the arm reaches it, then keep clear."
+PERSON_S: Final = 1800.0
+"""How long a person who is called has to come, where nobody watches [s]."""
 LOOK_S: Final = 0.05
 """… and looked at this often [s]."""
 
@@ -331,15 +335,29 @@ class Operator:
             seed,
             lambda: Operator.begin(self, blocker, stop),
             stop,
-            self.call_person,
+            lambda why, is_done: self.call_person(why, is_done, stop),
         )
 
-    def call_person(self, why: str) -> bool:
-        """Ask a person to set the scene up; False where the session ends.
+    def call_person(
+        self, why: str, is_done: Callable[[], bool], stop: Callable[[], bool]
+    ) -> bool:  # fmt: skip
+        """Ask a person to set the scene up, and wait until it is done; False where `stop` says so.
 
-        Raises DeviceError where nobody is there.
+        Raises DeviceError where nobody comes.
         """
-        raise DeviceError(f"{why} Nobody is there to do it: then run the same command again.")
+        log.warning(
+            "%s It goes on by itself once the picture is still. Waiting up to %.0f min.",
+            why, PERSON_S / 60,
+        )  # fmt: skip
+        until_s = time.monotonic() + PERSON_S
+        while time.monotonic() < until_s:
+            if stop():
+                return False
+            if is_done():
+                log.info("The scene is set up, and still: going on.")
+                return True
+            time.sleep(10 * LOOK_S)
+        raise DeviceError(f"{why} Nobody came: then run the same command again.")
 
     def choose(self) -> str:
         """Return the id of the policy that drives the next take; "" where there is one only."""

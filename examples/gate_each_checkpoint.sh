@@ -7,7 +7,7 @@
 # and out) each checkpoint that is written whole goes on where it was: a later stage begins once the
 # one before has passed, and robots of a canary hear of a roll-back. One that has its answer
 # (outputs/gate/…/answer; delete it to ask again) is done with. What `gaploop gate` needs beside goes into GATE_OPTIONS, such as
-# GATE_OPTIONS="--command=./one_attempt.sh". Ctrl-C ends it; the same command goes on.
+# GATE_OPTIONS="--config_path=gate.yaml". Ctrl-C ends it; the same command goes on.
 set -u
 baseline=$1 training=$2 suite=$3 every_s=${4:-60}
 trap 'exit 130' INT TERM

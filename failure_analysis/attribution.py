@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from scipy.optimize import minimize
 
 from gaploop.core import labels
 from gaploop.core.files import read_json
@@ -341,8 +342,6 @@ def likeliest_weights(
         mean: of the prior; its precision and the weights' lower bounds are of shape (10, n), too. A
             feature stays at the mean where any precision is infinite.
     """
-    from scipy.optimize import minimize  # here: a diagnosis without labels needs none of it
-
     free = np.isfinite(precision).all(axis=0)
     start, held = mean[:, free], precision[:, free]
     fixed = rows[:, ~free] @ mean[:, ~free].T

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from scipy.stats import betabinom
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
@@ -143,8 +144,6 @@ class FailureScore:
         Beta-binomial, as the threshold is itself an order statistic of few takes: exact where the
         others are exchangeable with those.
         """
-        from scipy.stats import betabinom  # here: only at the end of a session
-
         rank = self._rank(false_alarms)
         return float(betabinom.sf(alarmed - 1, takes, len(self.peaks) + 1 - rank, rank))
 

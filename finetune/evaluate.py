@@ -30,7 +30,11 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import as_yaml
 from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.modes import failure_mode
 from gaploop.failure_analysis.reference import Ground, ground_of
+from gaploop.failure_analysis.signals.registry import measure
+from gaploop.failure_analysis.station import limited_to_tier
+from gaploop.failure_analysis.views.view import TakeView
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
@@ -121,10 +125,6 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     if take.failure_mode:
         return take.failure_mode, take.phase
     # Here: most rollouts of a good policy need none of it.
-    from gaploop.failure_analysis.modes import failure_mode
-    from gaploop.failure_analysis.signals.registry import measure
-    from gaploop.failure_analysis.station import limited_to_tier
-    from gaploop.failure_analysis.views.view import TakeView
 
     take = limited_to_tier(take, sees)
     view = TakeView(take, images=False)

@@ -23,6 +23,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import lerobot.policies
+import lerobot.rewards  # noqa: F401  both register theirs by name
+from lerobot.configs.parser import load_plugin
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.configs.rewards import RewardModelConfig
+from lerobot.processor import ProcessorStep, ProcessorStepRegistry
+from lerobot.utils.import_utils import register_third_party_plugins
+
 from gaploop.collect.lerobot_factory import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
@@ -244,8 +252,6 @@ def _check_adapter(path: Path) -> None:
 
 def _is_loaded_step(path: object, kind: str) -> bool:
     """Say whether a class path is a processor step that is loaded already; nothing is imported."""
-    from lerobot.processor import ProcessorStep
-
     _step_names(kind)
     if not isinstance(path, str):
         return False
@@ -256,11 +262,6 @@ def _is_loaded_step(path: object, kind: str) -> bool:
 
 def _types() -> dict[str, type]:
     """Return the registered types of policies and reward models, with their configurations."""
-    import lerobot.policies
-    import lerobot.rewards  # noqa: F401  both register theirs by name
-    from lerobot.configs.policies import PreTrainedConfig
-    from lerobot.configs.rewards import RewardModelConfig
-
     import gaploop.finetune.lerobot_keypoint  # noqa: F401  gaploop's own, which sees
 
     return {**RewardModelConfig.get_known_choices(), **PreTrainedConfig.get_known_choices()}
@@ -268,8 +269,6 @@ def _types() -> dict[str, type]:
 
 def _step_names(kind: str) -> Collection[str]:
     """Return the registered steps, those of a policy type's own processor module among them."""
-    from lerobot.processor import ProcessorStepRegistry
-
     known = _types().get(kind)
     if known is not None and "configuration_" in known.__module__:
         # By LeRobot's own rule for where a registered type keeps its steps. What one of its
@@ -290,9 +289,6 @@ def _with_plugins(is_known: Callable[[], bool]) -> bool:
 
 @functools.cache
 def _import_plugins() -> None:
-    from lerobot.configs.parser import load_plugin
-    from lerobot.utils.import_utils import register_third_party_plugins
-
     register_third_party_plugins()
     for package in filter(None, os.environ.get(DISCOVERED, "").split(",")):
         load_plugin(package)

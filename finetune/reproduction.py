@@ -87,21 +87,28 @@ class StationFailures:
     Attributes:
         modes: mode and phase of each failure.
         rate_known: whether all rollouts were kept, so that they tell how often it fails.
+        replayed: failures whose commands were replayed in the twin.
+        followed: those of them that the twin followed row for row to their end.
     """
 
     failed: int
     succeeded: int
     modes: tuple[str, ...]
     rate_known: bool
+    replayed: int = 0
+    followed: int = 0
 
     @classmethod
-    def of(cls, takes: Sequence[Take], arm: str, sees: str) -> StationFailures:
+    def of(
+        cls, takes: Sequence[Take], arm: str, sees: str, followed: Mapping[str, bool] | None = None
+    ) -> StationFailures:
         """Return what takes say of the station, by the same rules as rollouts in the cell.
 
         Args:
             takes: of the station; demonstrations among them say nothing of the policy.
             arm: the cell's arm that stands for its own; what is usual there holds for both. ""
                 where there is none, as in a simulation of others: modes aren't told there.
+            followed: by uid, whether a twin followed it, as its `fit` has them.
         """
         driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
         won = sum(t.outcome is Outcome.SUCCESS for t in driven)
@@ -112,7 +119,8 @@ class StationFailures:
             told = category(replace(take, info=info, failure_mode="", phase=""), sees)
             modes.append(_kind(*told))
         ours = all(t.info.kind is TakeKind.ROLLOUT for t in lost)
-        return cls(len(lost), won, tuple(modes), won > 0 or ours)
+        rows = [followed[t.info.uid] for t in lost if t.info.uid in followed] if followed else []
+        return cls(len(lost), won, tuple(modes), won > 0 or ours, len(rows), sum(rows))
 
 
 def _kind(mode: str, phase: str) -> str:
@@ -151,6 +159,8 @@ class Reproduction:
         leads: cause to the probability that it brings most failures.
         shown: cause to the probability that it brings at least `LEAST_SHARE` of them.
         shares: cause to the expected share of the failures that it brings; sums to 1.
+        replays: how many failures were replayed, and how many of them the twin follows row for
+            row; (0, 0) where its rollouts fail too seldom or often for chance.
     """
 
     n: int
@@ -164,6 +174,7 @@ class Reproduction:
     leads: Mapping[str, float]
     shown: Mapping[str, float]
     shares: Mapping[str, float]
+    replays: tuple[int, int] = (0, 0)
 
     @property
     def nominal(self) -> Estimate:
@@ -194,6 +205,13 @@ class Reproduction:
             found.append(
                 "How often the station fails isn't known: only failures were kept, or nobody says "
                 "that they are all the rollouts there were. So what was not measured is open."
+            )
+        replayed, followed = self.replays
+        if followed:
+            found.append(
+                f"Replayed, {followed} of {replayed} failed episodes go in the twin as they went "
+                "here, row for row to their end: nothing else acts in them. Where its rollouts "
+                "fail less often, that is counted as chance."
             )
         found.append(f"Costs: {self.how}.")
         if abs(self.together) >= 0.005:
@@ -240,6 +258,7 @@ class Reproduction:
             "leads": dict(self.leads),
             "shown": dict(self.shown),
             "shares": dict(self.shares),
+            "replays": list(self.replays),
             "says": self.lines(),
         }
 
@@ -285,22 +304,6 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     there = rng.beta(station.failed + 0.5, station.succeeded + 0.5, DRAWS)
     if not station.rate_known:  # what was counted may be all, or the failures that somebody kept
         there = np.where(rng.random(DRAWS) < ALL_KEPT, there, rng.random(DRAWS))
-    beyond = there - drawn[:, 1]
-    costs = [
-        CauseCost(m, m.partition(".")[0], _estimate(float(per_scene[m].mean()), drawn[:, 2 + k]))
-        for k, m in enumerate(mechanisms)
-    ]
-    costs.append(CauseCost(POLICY, POLICY, rate(float(nominal.sum()), len(seeds))))
-    if station.rate_known:
-        over = failing.value - float(full.mean())
-        costs.append(CauseCost(UNMEASURED, UNMEASURED, _estimate(over, beyond)))
-    twin_modes = [
-        _kind(r.failure_mode, r.phase) for r in done[mechanisms].values() if not r.success
-    ]
-    modes_p = _modes_p(station.modes, twin_modes)
-    brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
-    causes = [*(m.partition(".")[0] for m in mechanisms), POLICY, UNMEASURED]
-    leads, shown, shares = _leading(causes, brought, modes_p)
     rate_p = None
     if station.rate_known:
         # Two-sided posterior predictive p of the station's failures, given the twin's.
@@ -313,6 +316,37 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         half = 0.5 * predicted.pmf(station.failed)  # mid-p: counts are few
         below = float(predicted.cdf(station.failed) - half)
         rate_p = min(1.0, 2.0 * min(below, 1.0 - below))
+    means = np.array([per_scene[m].mean() for m in mechanisms])
+    over, beyond = failing.value - float(full.mean()), there - drawn[:, 1]
+    replays = (station.replayed, station.followed)
+    if rate_p is None or rate_p < FALSE_ALARM or not mechanisms:
+        replays = (0, 0)
+    if station.followed and any(replays):
+        # Something else can act in no more failures than the twin doesn't follow; what its rollouts
+        # fail too seldom beyond that is the mechanisms', as far as each costs anything.
+        other = station.replayed - station.followed
+        open_share = rng.beta(other + 1.0, station.followed + 1.0, DRAWS)
+        chance = (beyond - open_share * there).clip(0.0)
+        part = means.clip(0.0) if means.max() > 0 else np.ones(len(means))
+        part /= part.sum()
+        drawn[:, 2:] += chance[:, None] * part
+        beyond -= chance
+        moved = max(over - failing.value * other / station.replayed, 0.0)
+        means, over = means + moved * part, over - moved
+    costs = [
+        CauseCost(m, m.partition(".")[0], _estimate(float(means[k]), drawn[:, 2 + k]))
+        for k, m in enumerate(mechanisms)
+    ]
+    costs.append(CauseCost(POLICY, POLICY, rate(float(nominal.sum()), len(seeds))))
+    if station.rate_known:
+        costs.append(CauseCost(UNMEASURED, UNMEASURED, _estimate(over, beyond)))
+    twin_modes = [
+        _kind(r.failure_mode, r.phase) for r in done[mechanisms].values() if not r.success
+    ]
+    modes_p = _modes_p(station.modes, twin_modes)
+    brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
+    causes = [*(m.partition(".")[0] for m in mechanisms), POLICY, UNMEASURED]
+    leads, shown, shares = _leading(causes, brought, modes_p)
     exact = len(mechanisms) <= EXACT
     how = (
         f"exact Shapley values over {len(done)} cells" if exact
@@ -331,6 +365,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         leads,
         shown,
         shares,
+        replays,
     )
 
 
@@ -608,7 +643,8 @@ def reproduced(
     base = found.base
     if base is None:
         return found
-    station = StationFailures.of(takes, "" if twin.world else twin.arm, base.tier.value)
+    arm, rows = "" if twin.world else twin.arm, twin.fit.get("followed")
+    station = StationFailures.of(takes, arm, base.tier.value, rows)
     if not station.failed:
         lost = [t for t in takes if t.outcome is Outcome.FAILURE]
         if lost or any(take.failed for take in found.takes):

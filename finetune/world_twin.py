@@ -25,7 +25,9 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.finetune.world_outages import (
+from gaploop.sim.gaps import all_mechanisms
+from gaploop.sim.gaps.mechanism import UnavailableError
+from gaploop.sim.identification.outages import (
     LAG,
     Outages,
     Replay,
@@ -34,8 +36,6 @@ from gaploop.finetune.world_outages import (
     last,
     same_until,
 )
-from gaploop.sim.gaps import all_mechanisms
-from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import (
     GymAttempts,
     GymEnvConfig,
@@ -49,7 +49,9 @@ from gaploop.sim.world import GymWorld, WorldSpec
 MOST_TAKES: Final = 4
 """That are replayed: half of them choose, the others confirm."""
 MOST_S: Final = 4.0
-"""Of each."""
+"""Of each; to its end, and up to"""
+WHOLE_S: Final = 20.0
+"""where its outages are looked for, and where what was found is checked."""
 SEARCHED: Final = 20
 """Scenes, or two for each take, among which a take's start is looked for."""
 DIRECTIONS: Final = 4
@@ -186,6 +188,7 @@ def fit_world(
         "replays": fitter.done,
         "not_possible": fitter.missing,
         "abstained": why,
+        "followed": fitter.followed(held) if parameters else {},
     }
     world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
     if isinstance(env, SceneEnvConfig) and env.scene:
@@ -376,10 +379,24 @@ class _Replays:
 
     def outages(self, advance: Callable[[int], None]) -> Outages | None:
         """Return when the bus was down, as far as rows show it."""
-
-        states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
+        states, sent = zip(*map(self._whole, self.starts), strict=True)
         replays = [self._replay(s, advance) for s in self.starts]
         return find(states, sent, replays, self.as_it_was, self._off)
+
+    def _whole(self, start: _Start) -> tuple[FloatArray, FloatArray]:
+        frames, n = start.take.frames, round(WHOLE_S / self.period_s)
+        return frames.state[:n], frames.action[:n]
+
+    def followed(self, held: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
+        """Return, by uid, which takes the simulation with what was found follows to their end."""
+        told = list[FloatArray]()
+        spec = WorldSpec(roles=self._roles, parameters=held)
+        self.errors(spec, states=told, whole=True)
+        return {
+            start.take.info.uid: len(start.take.frames)
+            == same_until(self._read(k, told[k]), start.take.frames.state, self._off)
+            for k, start in enumerate(self.starts)
+        }
 
     def _replay(self, start: _Start, advance: Callable[[int], None]) -> Replay:
         def replay(sent: FloatArray) -> FloatArray:
@@ -388,7 +405,7 @@ class _Replays:
             with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
                 for k in range(start.resets + 1):
                     seen, _ = attempts.reset(seed=k)
-                return self._states(attempts, seen, sent, start.states, len(sent))
+                return self._states(attempts, seen, sent, start.take.frames.state, len(sent))
 
         return replay
 
@@ -435,13 +452,14 @@ class _Replays:
 
     def errors(
         self, spec: WorldSpec, starts: Sequence[_Start] = (), *, keep: bool = False,
-        states: list[FloatArray] | None = None,
+        states: list[FloatArray] | None = None, whole: bool = False,
     ) -> FloatArray:  # fmt: skip
         """Return how far states and first pictures are off in each take, shape (n, 2).
 
         Args:
             keep: what others are compared with.
             states: gets those of each take; with them nothing is given up.
+            whole: to the takes' ends.
         """
         self.done += 1
         starts = starts or self.starts
@@ -457,9 +475,10 @@ class _Replays:
                     reset += 1
                     seen, _ = attempts.reset(seed=reset)
                 picture = self._picture_off(attempts, seen, start.take)
-                sent, last_row = start.sent, 0
+                sent, last_row = self._whole(start)[1] if whole else start.sent, 0
                 if self.lost:
-                    sent = last(down := self.lost.down[number], sent[: len(down)])
+                    down = self.lost.down[number][: len(sent)]
+                    sent = last(down, sent[: len(down)])
                 if not keep and states is None:
                     as_it_is = self.as_it_was[number]
                     last_row = same_until(as_it_is, start.states, self._off) - SOONER
@@ -467,7 +486,8 @@ class _Replays:
                 kept.append(told)
                 if len(told) <= last_row:  # given up
                     told = self.as_it_was[number]
-                rows.append(np.array([self._states_off(number, told, start.states), picture]))
+                wanted = start.take.frames.state
+                rows.append(np.array([self._states_off(number, told, wanted), picture]))
             if keep:
                 self.as_it_was = kept
             return np.maximum(np.stack(rows), FLOOR)
@@ -496,8 +516,11 @@ class _Replays:
             self._touching.append(touching)
         return np.array(rows)
 
+    def _read(self, number: int, states: FloatArray) -> FloatArray:
+        return self.lost.read(number, states) if self.lost else states
+
     def _states_off(self, number: int, states: FloatArray, wanted: FloatArray) -> float:
-        states = self.lost.read(number, states) if self.lost else states
+        states = self._read(number, states)
         moved = self._range > 1e-6
         off = np.abs(states - wanted[: len(states)])[:, moved]
         share = np.minimum(off / self._range[moved], 1.0)

@@ -28,7 +28,6 @@ from draccus.utils import DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
-from gaploop.scripts.former_names import DROPPED
 
 CONFIG_PATH: Final = "config_path"
 _WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
@@ -186,7 +185,7 @@ def parse(
     options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
-            hint = nearest(name, options, program).replace("--", "")
+            hint = nearest(name, options).replace("--", "")
             raise UnusableInputError(
                 f"{f'{path}: unknown' if path else 'Unknown'} option '{name}'.{hint} All of them: "
                 f"{program} --help=all"
@@ -228,11 +227,8 @@ def all_types(argv: Sequence[str]) -> dict[str, str]:
     return _types_in(_config_file(argv)[1]) | chosen_types(argv)
 
 
-def nearest(name: str, options: Mapping[str, Option], program: str) -> str:
-    """Return a hint with what does it now, or the option most like `name`, or the empty text."""
-    said = DROPPED.get(f"{program.split()[-1]} {name}", DROPPED.get(name))
-    if name not in options and said:
-        return f" {said}"
+def nearest(name: str, options: Mapping[str, Option]) -> str:
+    """Return a hint with the option most like `name`, or the empty text."""
     near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
     last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
     best = [name] if name in options else last or near
@@ -278,7 +274,7 @@ def _read(
             continue
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
-                f"Unknown option {token.partition('=')[0]}.{nearest(name, options, program)} "
+                f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
                 f"All of them: {program} --help=all"
             )
         if not equals and option is not None and option.kind is bool:  # a bare one means true

@@ -16,14 +16,14 @@ from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.check.findings import ERROR, Finding, numbers
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.absolute.findings import AbsoluteReport
-    from gaploop.datasets.check.findings import Finding
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
@@ -113,8 +113,6 @@ gaploop check recordings/pick_place --json | jq '.findings[].code'
 
 def run(config: CheckConfig) -> int:
     """Check the folders or fix one; 1 if there is an error, or something left to fix."""
-    from gaploop.datasets.absolute.findings import AbsoluteReport
-
     of_fix = ("dry_run", "drop", "output_dir", "labels_from")
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
     if given and not config.fix:
@@ -163,7 +161,6 @@ def _datasets(name: str) -> list[str]:
 def _checked(config: CheckConfig) -> dict[str, Any]:
     """Check one dataset or journal, print what is wrong, and return it for --json."""
     from gaploop.datasets.check import dataset
-    from gaploop.datasets.check.findings import ERROR, Finding
 
     report: AbsoluteReport | None
     name, shown = config.roots[0] if config.roots else "", list[Finding]()
@@ -205,7 +202,6 @@ def _checked(config: CheckConfig) -> dict[str, Any]:
 
 def _people(config: CheckConfig) -> dict[str, Any]:
     """Count pictures with people if that was asked for, print the line, and return both."""
-    from gaploop.datasets.check.findings import numbers
     from gaploop.datasets.people import count_people, people_detector
 
     detector = people_detector(config.people)

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_factory import robot_words
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.collect.policy_leader import Planner
@@ -161,7 +165,6 @@ def _policy(config: DoctorConfig) -> tuple[Planner | None, Checked]:
 
     if config.robot is None:
         return None, Checked("", "")
-    from gaploop.collect.lerobot_factory import robot_words
 
     if not config.policy.path:
         return None, Checked("", robot_words(config.robot))
@@ -209,11 +212,9 @@ def _on_robot(
     config: DoctorConfig, policy: Planner | None, checked: Checked
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
-    from gaploop.collect import lerobot_factory
     from gaploop.collect.preflight import Terminal, check_speed
     from gaploop.collect.rollout import SpeedRamp
     from gaploop.sim.cell import CellCamera
-    from gaploop.teleop.stopping import disconnect
 
     station = lerobot_factory.station_for(config.robot, config.station)
     if policy is not None:
@@ -261,13 +262,11 @@ def _on_the_arm(
     clock: Clock,
     person: Person,
 ) -> Iterator[CheckResult]:
-    from gaploop.collect import lerobot_factory
     from gaploop.collect.mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, MEASURE, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
     from gaploop.teleop.checks.cameras import check_pictures
-    from gaploop.teleop.loop import Rates
 
     station = lerobot_factory.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL

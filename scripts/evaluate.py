@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.collect.lerobot_factory import with_types
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.labels import check_dimensions
@@ -106,7 +107,6 @@ def config_class_for(arguments: Sequence[str]) -> type:
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
-    from gaploop.collect.lerobot_factory import with_types
     from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 
     usual: type = PushtEnv

@@ -17,6 +17,7 @@ from rich.table import Table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
@@ -298,7 +299,6 @@ def _train_with_lerobot(config: FinetuneConfig) -> int:
     from draccus.utils import DraccusException
 
     from gaploop.datasets.mixing.sources import REPORT, open_mixture
-    from gaploop.datasets.mixing.spec import load_mixture
     from gaploop.finetune.lerobot_train import read_options, train
 
     config.require_sense()

@@ -23,6 +23,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.push import push_after
+from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.take import SessionEnd
@@ -211,7 +212,6 @@ def record(config: Any) -> RecordResult:
         DeviceError: a device can't be used.
     """
     from gaploop.collect.session import Session, about_takes, chosen_interface
-    from gaploop.teleop.loop import Rates
 
     is_cell = config.robot.type == EMBEDDED
     leads = kind(config.teleop)

@@ -12,10 +12,8 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
-from gaploop.core.journal_format import is_journal
 from gaploop.core.station import StationScene, load_station
 from gaploop.datasets.labels.store import open_labelled
-from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
@@ -24,8 +22,6 @@ RARE: Final = ("suggestions", "station", "port", "units")
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
-gaploop review my_project
-gaploop review my_project --json
 """
 
 
@@ -34,8 +30,7 @@ class ReviewFolder:
     """What is looked at."""
 
     root: Path = Path()
-    """Folder of the dataset or journal, or of a project;
-    this one unless given."""
+    """Folder of the dataset or journal; this one unless given."""
 
 
 @dataclass
@@ -45,12 +40,8 @@ class ReviewConfig:
     Each episode's video is shown with its signals and what the diagnosis suggests; Enter accepts
     it. Labels are saved as label events of --author, as gaploop label writes them. Two people may
     review the same folder, one after the other or at once: each sees the other's labels of an
-    episode once they have labelled it themselves. Another tab shows the project, the folder around
-    the
-    episodes: stations, sessions, campaigns, episodes to review, diagnoses, plans, runs and gates,
-    each with the command that comes next. Name a project's folder to see that tab alone. The page
-    is served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
-    ends it.
+    episode once they have labelled it themselves. The page is served to this machine only, at an
+    address that it prints, and opens from a terminal; Ctrl-C ends it.
     """
 
     dataset: ReviewFolder = field(default_factory=ReviewFolder)
@@ -67,8 +58,7 @@ class ReviewConfig:
     port: int = 8321
     """The first port to try; 0 for any that is free."""
     json: bool = False
-    """Print one JSON object: of episodes at the end, of a project what its page shows, without
-    it."""
+    """Print one JSON object at the end: {"dataset", "author", "saved"}."""
 
 
 def run(config: ReviewConfig) -> int:
@@ -80,8 +70,6 @@ def run(config: ReviewConfig) -> int:
     root = config.dataset.root
     if not 0 <= config.port <= 65535:
         raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
-    if not (is_dataset(root) or is_journal(root)) and root.is_dir():
-        return _show_project(config)
     author = named_author(config.author)
     with options.progress("Reading episodes"):
         store = open_labelled(root)
@@ -111,12 +99,7 @@ def run(config: ReviewConfig) -> int:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene, config.station)
         try:
-            serve(
-                partial(build, site, store.root.resolve().parent),
-                config.port,
-                say,
-                browser=sys.stdout.isatty(),
-            )
+            serve(partial(build, site), config.port, say, browser=sys.stdout.isatty())
         finally:
             if suggester is not None:
                 suggester.close()
@@ -130,27 +113,4 @@ def run(config: ReviewConfig) -> int:
             f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
             f"Append its lines to that file once it can be written."
         )
-    return 0
-
-
-def _show_project(config: ReviewConfig) -> int:
-    """Serve the project's page alone, or print what it shows."""
-    from gaploop.failure_analysis.review.project import read_project
-
-    with options.progress("Looking around"):
-        found = read_project(config.dataset.root)
-    if not (any(found.entries.values()) or found.damaged):
-        raise UnusableInputError(
-            f"{config.dataset.root} holds no episodes, nor anything else of a project. Name a "
-            "dataset, a journal or a project's folder."
-        )
-    if config.json:
-        options.emit(True, found)
-        return 0
-    from gaploop.failure_analysis.review.server import build, serve
-
-    def say(address: str) -> None:
-        print(f"Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
-
-    serve(partial(build, None, found.root), config.port, say, browser=sys.stdout.isatty())
     return 0

@@ -160,6 +160,8 @@ class Tracker:
         self.calibration = calibration
         self._scene = scene
         self.domain = domain
+        self.object_fraction = OCCLUDED_FRACTION
+        """Share of its nominal area from which the object counts as seen."""
         self.last: Detection | None = None
         self.reset()
 
@@ -195,7 +197,7 @@ class Tracker:
         found = self.detect(image)
         self.last = found
         thing, goal, known = found.object, found.target, self.calibration
-        visible = thing is not None and found.object_area_ratio >= OCCLUDED_FRACTION
+        visible = thing is not None and found.object_area_ratio >= self.object_fraction
         if thing is not None and (visible or not self._ever_seen[0]):
             self._object_xy = project(known.object_from_px, thing.centroid_px)
             along_px = [np.cos(thing.yaw_px_rad), np.sin(thing.yaw_px_rad)]

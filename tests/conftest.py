@@ -96,11 +96,22 @@ for _name in ("fsync", "fdatasync"):
 settings.register_profile("gaploop", deadline=None, max_examples=16)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile("gaploop")
+MOST_EXAMPLES = 30
+"""Of a test that asks for more, where it isn't `make test-all`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "slow or not slow" in config.option.markexpr:
         settings.load_profile("thorough")
+
+
+def _draw_fewer(item: pytest.Item) -> None:
+    """Let a test of Hypothesis' draw no more than `MOST_EXAMPLES`."""
+    test = getattr(item, "obj", None)
+    asked = getattr(test, "_hypothesis_internal_use_settings", None)
+    if asked is not None and asked.max_examples > MOST_EXAMPLES:
+        fewer = settings(asked, max_examples=MOST_EXAMPLES)
+        getattr(test, "__func__", test)._hypothesis_internal_use_settings = fewer
 
 
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
@@ -188,4 +199,7 @@ def pytest_collection() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the long files and end with small ones: nobody waits for the last worker then."""
     place = {"tests": 0, "core": 2}
+    if items and "slow or not slow" not in items[0].config.option.markexpr:
+        for item in items:
+            _draw_fewer(item)
     items.sort(key=lambda item: place.get(item.path.parent.name, 1))

@@ -278,12 +278,6 @@ finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ou
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 collect/calibration.py:take_poses.look | folder / name | ours
 collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
-failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
-failure_analysis/review/server.py:ProjectPage.__init__ | ui.link('Episodes', './') | ours
-failure_analysis/review/project.py:_add_run | folder / name | ours
-failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
-failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
-failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours

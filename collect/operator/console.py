@@ -463,10 +463,12 @@ class ConsoleOperator(Operator):
 
         return self._console.await_start(look)
 
-    def call_person(self, why: str) -> bool:
+    def call_person(
+        self, why: str, is_done: Callable[[], bool], stop: Callable[[], bool]
+    ) -> bool:  # fmt: skip
         """Show what is needed and wait until the operator has done it."""
         if not self._console.attended:
-            return super().call_person(why)
+            return super().call_person(why, is_done, stop)
         return self._console.await_set_up(why) and self._console.await_start()
 
     def outcome(self, result: TakeResult) -> Outcome:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -549,8 +550,6 @@ def picture_age(
             rows, shape (n, height, width).
         fps: rows a second [Hz].
     """
-    from scipy.optimize import nnls
-
     lags, smooth = np.arange(-4, round(LAGS_S * fps) + 1), np.ones(3) / 3
     sums = []  # of each episode, over the same rows for all lags: all that least squares need
     for reading, grey in runs:

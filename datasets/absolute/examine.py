@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,15 +21,14 @@ from gaploop.core.units import plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
+from gaploop.datasets.absolute.cameras import CameraTests, look
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.heat import examine_heat
 from gaploop.datasets.absolute.history import Day, Trend, trends
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
+from gaploop.datasets.absolute.versions import SetComparison, compare, contents
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video
-
-if TYPE_CHECKING:
-    from gaploop.datasets.absolute.versions import SetComparison
 
 SHORTEST: Final = 2
 """Rows: an episode of no more was begun by mistake."""
@@ -235,8 +234,6 @@ def examine(
         EpisodeTests(recording, report).run()
         examine_heat(recording, report)
         if pictures:
-            from gaploop.datasets.absolute.cameras import CameraTests, look
-
             CameraTests(recording, report, look(recording, opened or open_video)).run()
     report.rank()
     return report
@@ -294,9 +291,6 @@ def compare_sets(
     Raises:
         UnusableInputError: one of them isn't a dataset, or its tables can't be read.
     """
-    from gaploop.datasets.absolute.cameras import CameraTests, look
-    from gaploop.datasets.absolute.versions import compare, contents
-
     short = [Path(one.name).name for one in sets]
     names = short if len(set(short)) == len(sets) else [one.name for one in sets]
     days, silent, held = list[Day](), list[str](), []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.stats import kendalltau, theilslopes
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -116,8 +117,6 @@ def examine_heat(recording: MotionRecording, report: AbsoluteReport) -> None:
 
 def _change(warm: FloatArray, y: FloatArray, chance: float) -> Estimate | None:
     """Return by how much a figure rises over all temperatures, with its 95 % interval, or None."""
-    from scipy.stats import kendalltau, theilslopes
-
     if len(y) < FEWEST or np.ptp(warm) < RISE_C or np.ptp(y) == 0:
         return None
     tau, p = kendalltau(warm, y)

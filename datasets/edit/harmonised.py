@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -197,8 +198,6 @@ def _changed_pictures(
     pictures: Images, index: NDArray[np.int64], change: CameraSpec
 ) -> Iterator[Image]:
     """Yield those pictures of a take whose never falling index is given, cropped and scaled."""
-    import cv2
-
     shown, at, picture = pictures(), -1, None
     for wanted in index.tolist():
         while at < wanted:

@@ -310,9 +310,9 @@ AHEAD: Final = 2
 
 
 class ReviewPage:
-    """One open page; `project` names the folder that the other tab shows."""
+    """One open page."""
 
-    def __init__(self, site: ReviewSite, project: str) -> None:
+    def __init__(self, site: ReviewSite) -> None:
         self._site = site
         self._session = site.session
         self._filter = Filter()
@@ -330,8 +330,6 @@ class ReviewPage:
             with ui.element("header"):
                 folder = self._session.store
                 TextElement(tag="b", text=folder.root.name).props["title"] = str(folder.root)
-                TextElement(tag="span", text="Episodes")
-                ui.link("Project", "project").classes("tab").tooltip(project)
                 TextElement(tag="span", text=f"labelled by {self._session.author}").classes("quiet")
                 with ui.element("div").classes("progress"):
                     self._bar = ui.element("i")

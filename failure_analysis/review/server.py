@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
-from nicegui import run, ui
+from nicegui import ui
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -32,7 +32,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.page import ReviewPage
-from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.failure_analysis.review.site import ReviewSite
 
 if TYPE_CHECKING:
@@ -151,16 +150,8 @@ def free_socket(port: int) -> socket.socket:
     )
 
 
-def build(site: ReviewSite | None, project: Path) -> FastAPI:
-    """Return the application: takes and their videos, where there is a site, and the project."""
-    takes = site.session.store.root.name if site is not None else ""
-
-    @ui.page("/project" if takes else "/", title=f"{project.name} · gaploop review")
-    async def project_page() -> None:
-        await ProjectPage(project, takes).look()
-
-    if site is None:
-        return _with_pages(FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
+def build(site: ReviewSite) -> FastAPI:
+    """Return the application: takes and their videos."""
 
     @contextlib.asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -178,16 +169,11 @@ def build(site: ReviewSite | None, project: Path) -> FastAPI:
             return PlainTextResponse(" ".join(str(error).split()), status_code=404)
         return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
 
-    @ui.page("/", title=f"{takes} · gaploop review")
+    @ui.page("/", title=f"{site.session.store.root.name} · gaploop review")
     def page() -> None:
         ui.add_css(STYLE.read_text())
-        ReviewPage(site, project.name)
+        ReviewPage(site)
 
-    return _with_pages(served)
-
-
-def _with_pages(served: FastAPI) -> FastAPI:
-    """Put NiceGUI's pages into an application."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
     return served
 
@@ -242,80 +228,3 @@ def redirect_page(folder: Path, address: str) -> Path:
     content = f'<!doctype html>{words}<meta http-equiv="refresh" content="0;url={there}">'
     write_atomically(page, f'{content}<a href="{there}">Open the page</a>\n', 0o600)
     return page
-
-
-PROJECT_STYLE: Final = Path(__file__).with_name("project.css")
-WORDS: Final = {
-    "Stations": "None yet. Describe yours in a station.yaml.",
-    "Sessions": "None yet. gaploop record records episodes.",
-    "Campaigns": "None yet. gaploop record --plan=plan.yaml begins one.",
-    "Episodes to review": "No episode waits for review.",
-    "Diagnoses": "None yet. gaploop diagnose DIR finds out why episodes failed.",
-    "Plans": "None yet. gaploop plan decides what to collect.",
-    "Runs": "None yet. gaploop finetune adapts a policy.",
-    "Gates": "None yet. gaploop gate compares two policies.",
-}
-"""What an empty section says."""
-
-
-class ProjectPage:
-    """The open page of a project's folder; `takes` names the folder that the other tab shows."""
-
-    def __init__(self, root: Path, takes: str = "") -> None:
-        ui.add_css(PROJECT_STYLE.read_text())
-        self._root = root
-        with ui.element("header"):
-            if takes:
-                ui.link("Episodes", "./").classes("tab").tooltip(takes)
-                ui.label("Project")
-            ui.label(root.name).classes("name")
-            ui.label(str(root)).classes("quiet")
-            self._again = ui.button("Look again", on_click=self.look).props("flat dense no-caps")
-        self._sections = ui.element("div").classes("sections")
-
-    async def look(self) -> None:
-        """Read the folder, and show what is there."""
-        self._again.disable()
-        try:
-            found = await run.io_bound(read_project, self._root)
-        except UnusableInputError as error:
-            found = Project(self._root, damaged=[str(error)])
-        if found is None or self._sections.is_deleted:
-            return  # the page is closing
-        self._sections.clear()
-        with self._sections:
-            if found.damaged:
-                with ui.element("section").classes("damaged"):
-                    ui.label(f"Can't be read {len(found.damaged)}").classes("head")
-                    for line in found.damaged:
-                        ui.label(line)
-            for name in SECTIONS:
-                with ui.element("section").props(f'data-section="{name}"'):
-                    ui.label(f"{name} {len(found.entries[name]) or ''}").classes("head")
-                    for entry in found.entries[name]:
-                        self._entry(entry)
-                    if not found.entries[name]:
-                        ui.label(WORDS[name]).classes("quiet")
-        self._again.enable()
-
-    def _entry(self, entry: ProjectEntry) -> None:
-        with ui.element("article"):
-            with ui.element("div").classes("line"):
-                ui.label(entry.title).classes("title")
-                ui.label(entry.where).classes("quiet")
-            ui.label(entry.facts)
-            for name, have, wanted in entry.bars:
-                with ui.element("div").classes("quota"):
-                    ui.label(name)
-                    with ui.element("div").classes("bar"):
-                        ui.element("i").style(f"width: {100 * have / max(wanted, 1):.0f}%")
-                    ui.label(f"{have}/{wanted}")
-            if entry.next:
-                with ui.element("div").classes("next"):
-                    ui.label(entry.next).classes("command")
-                    copy = ui.button("Copy", on_click=lambda: self._copy(entry.next))
-                    copy.props("flat dense no-caps")
-
-    def _copy(self, command: str) -> None:
-        ui.clipboard.write(command)
-        ui.notify("Copied. Run it in the project's folder.", timeout=2000)

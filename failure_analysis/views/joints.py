@@ -86,8 +86,8 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
     low, high = float(np.nanmin(state)), float(np.nanmax(state))
     read = max(-low, high)
     peak = max(read, *(float(np.nanmax(np.abs(t.frames.action), initial=0.0)) for t in silent))
-    if read <= WHOLE_TURN_RAD and float(np.ptp(state, axis=0).max()) > MOVES_RAD:
-        return "rad"  # an arm that is used moves by more than 6 degrees, or 6 of 100
+    if read <= WHOLE_TURN_RAD:  # an arm that is used moves by more than 6 degrees, or 6 of 100
+        return "rad" if float(np.ptp(state, axis=0).max()) > MOVES_RAD else ""
     if read > FARTHEST_DEG and low >= 0 and high <= TICKS:
         raise UnusableInputError(
             f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} are encoder ticks. Convert "

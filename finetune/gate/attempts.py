@@ -6,6 +6,7 @@ Success checks and resets are functions that a suite names as `module:function`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import shlex
 import signal
@@ -23,8 +24,9 @@ from typing import Any, BinaryIO, Final
 from gaploop.collect.journal import Recorder
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
-from gaploop.collect.take import run_take
+from gaploop.collect.take import CALLS, HELP, PERSON_S, run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import HEADER
 from gaploop.core.messages import Observation
 from gaploop.core.schema import named_function
 from gaploop.core.suite import FUNCTION_FORM, SuiteTask
@@ -34,6 +36,8 @@ from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 from gaploop.sim.world import WorldSpec
 
+log = logging.getLogger(__name__)
+
 NOW: Final = "now"
 """Link in the gate's folder to the policy whose turn it is, under the same name for both."""
 ATTEMPTS: Final = "attempts"
@@ -42,6 +46,10 @@ START_S: Final = 120.0
 """A command may take this much longer than its task's time limit: large policies load slowly."""
 RESET_S: Final = 180.0
 """And this much longer where the robot puts the scene back first: up to three tries."""
+MORE: Final = 2
+"""So often more a command is run that failed before the policy drove, such as by a busy port."""
+LOOK_S: Final = 5.0
+"""Whether the command calls a person is looked for this often [s]."""
 GRACE_S: Final = 15.0
 """So long a command that is to stop has to let go of the robot, before it is made to."""
 ANSWERS: Final = {
@@ -210,6 +218,10 @@ class StationAttempts:
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
             lasted_s = round(time.monotonic() - began_s, 3)
+            has_driven = next(out.rglob(HEADER), None) is not None
+            if trouble and self._by_robot and not has_driven and repeats < MORE:
+                log.warning("%s The policy hasn't driven: the same attempt again.", trouble)
+                continue
             check, answer, phase = self._checks[attempt.task], "", ""
             if check is not None and not trouble:
                 try:
@@ -244,14 +256,14 @@ class StationAttempts:
             "timeout_s": f"{task.timeout_s:g}",
             "scene": str(attempt.scene),
         }
-        log = out / "log.txt"  # not on the terminal: it may name the policy
+        file = out / "log.txt"  # not on the terminal: it may name the policy
         limit_s = task.timeout_s + self._start_s + (RESET_S if self._by_robot else 0.0)
         try:
-            with log.open("ab") as stream:
+            with file.open("ab") as stream:
                 words = _words(self._command, values)
                 if self._by_robot:
                     words += [f"--reset={self._by_robot}", f"--reset_seed={attempt.scene}"]
-                code = _finished(words, stream, limit_s)
+                code = _finished(words, file, stream, limit_s)
         except OSError as error:
             raise UnusableInputError(
                 f"--command can't be run ({error.strerror}: {error.filename}). Fix it; outcomes "
@@ -276,18 +288,25 @@ class StationAttempts:
         return answer
 
 
-def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None:
+def _finished(words: Sequence[str], file: Path, log_to: BinaryIO, limit_s: float) -> int | None:
     """Run a program; return its exit code, or None where it had to be stopped.
+
+    Where it calls a person, as its log says, it has longer by the time that a person has.
 
     It is never killed at once: it holds a robot's torque. Ctrl-C reaches it as well as us, so it
     is given the time to end by itself.
     """
     program = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        words, stdin=subprocess.DEVNULL, stdout=log_to, stderr=subprocess.STDOUT
     )
+    until_s, is_called = time.monotonic() + limit_s, False
     try:
-        return program.wait(limit_s)
-    except subprocess.TimeoutExpired:
+        while (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return program.wait(min(left_s, LOOK_S))
+            if not is_called and CALLS.encode() in file.read_bytes():
+                is_called, until_s = True, until_s + PERSON_S
+                log.warning("The robot can't put the scene back and waits: %s", HELP)
         program.send_signal(signal.SIGINT)
         return None
     except KeyboardInterrupt:

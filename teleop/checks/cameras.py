@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+import cv2
 import numpy as np
 
 from gaploop.core.clock import Clock
@@ -85,7 +86,6 @@ def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[Ch
             found = f"{name}: held by {held[1]} (process {held[0]})"
             results.append(fail(found, f"Stop it: kill {held[0]}"))
             continue
-        import cv2
 
         video = cv2.VideoCapture(device, cv2.CAP_V4L2)
         try:

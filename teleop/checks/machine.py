@@ -15,6 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+import av
+from av.codec import Codec
+
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.realtime import realtime_rights
 from gaploop.teleop.servos.port import SUPERVISOR, permission_fix, port_holder
@@ -139,9 +142,6 @@ def check_disk(journal: Path) -> CheckResult:
 
 def check_encoder(codec: str) -> CheckResult:
     """Return whether pictures can be encoded as recording does it."""
-    import av
-    from av.codec import Codec
-
     name = "video encoder"
     try:
         encoder = Codec(codec, "w").name

@@ -20,6 +20,7 @@ import numpy as np
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
+from gaploop.teleop.leaders.cartesian import ToolServo
 from gaploop.teleop.leaders.controls import MotionOptions
 
 log = logging.getLogger(__name__)
@@ -326,8 +327,6 @@ _WHOLE: Final[dict[str, Callable[[_Stage], list[MotionSegment]]]] = {
 
 def _raised(stage: _Stage, start_rad: FloatArray) -> FloatArray | None:
     """Return a pose with the tool `size_m` above its place at `start_rad`; None out of reach."""
-    from gaploop.teleop.leaders.cartesian import ToolServo
-
     servo = ToolServo(stage.arm, stage.limits_rad, 5.0, stage.box)
     servo.reset(start_rad)
     goal_m = servo.T_base_tcp[:3, 3] + (0.0, 0.0, stage.options.size_m)

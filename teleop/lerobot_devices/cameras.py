@@ -16,6 +16,7 @@ import time
 from collections import deque
 from typing import Any, Final
 
+import cv2
 import numpy as np
 
 from gaploop.core.clock import Clock
@@ -201,6 +202,4 @@ def same_picture(one: Image, two: Image) -> bool:
 
 def _faults() -> tuple[type[BaseException], ...]:
     """What LeRobot's cameras raise, OpenCV's own error included."""
-    import cv2
-
     return (*LEROBOT_FAULTS, cv2.error)

@@ -14,6 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 from draccus.utils import DraccusException
+from lerobot.cameras import make_cameras_from_configs
+from lerobot.robots import make_robot_from_config
+from lerobot.teleoperators import make_teleoperator_from_config
 from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 
 from gaploop.core.arms import ARMS
@@ -77,8 +80,6 @@ def make_follower(
         DeviceError: it can't be connected, or isn't what it should be.
         UnusableInputError: an option that can't be used.
     """
-    from lerobot.robots import make_robot_from_config
-
     clock, station = clock or MonotonicClock(), station or Station(name="unnamed")
     config = copy.deepcopy(robot_config)
     refuse_options(config, "robot", _NEVER)
@@ -117,8 +118,6 @@ def make_leader(
         DeviceError: it can't be connected, or isn't what it should be.
         UnusableInputError: it doesn't fit the follower.
     """
-    from lerobot.teleoperators import make_teleoperator_from_config
-
     clock = clock or MonotonicClock()
     device = _build(make_teleoperator_from_config, teleop_config, "teleop")
     found = arms_of(device)
@@ -173,8 +172,6 @@ def connect_cameras(
     configs: Mapping[str, Any], clock: Clock | None = None, identities: Identities | None = None
 ) -> list[LerobotCamera]:
     """Connect cameras of LeRobot's `CameraConfig`s, by name: all, or none and DeviceError."""
-    from lerobot.cameras import make_cameras_from_configs
-
     clock = clock or MonotonicClock()
     sources: list[LerobotCamera] = []
     with contextlib.ExitStack() as undo:

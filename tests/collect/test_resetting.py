@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import cv2
 import mujoco
 import numpy as np
 import pytest
 
+from gaploop.collect import resetting, take
 from gaploop.collect.campaign import Quota
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
@@ -26,13 +28,14 @@ from gaploop.collect.rollout import Attempts, SpeedRamp
 from gaploop.collect.take import Operator, record_takes
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import EVENTS, after_path, take_folders
-from gaploop.core.messages import FloatArray, Observation
+from gaploop.core.messages import CameraFrame, FloatArray, Observation
 from gaploop.core.station import SIM_STATION, Station, StationScene
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.scene import CAMERA_NAME, OBJECT_TARGET_GAP_M, set_free_body
+from gaploop.sim.tracker import Tracker
 from gaploop.teleop.calibration.store import SCHEMA, calibration_id
 
 AT = "2026-11-27T00:00:00+00:00"
@@ -115,12 +118,73 @@ def test_a_policy_that_resets_is_checked_and_a_person_called(tmp_path: Path) -> 
     assert [reset.by for reset in resetter.resets] == ["policy", "person"]
 
 
-def test_nobody_there_ends_an_arms_session_with_what_to_do() -> None:
-    with pytest.raises(DeviceError, match=r"Put it there\. Nobody is there to do it"):
-        Operator().call_person("Put it there.")
+def test_nobody_who_comes_ends_an_arms_session_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Operator().call_person("Put it there.", lambda: True, lambda: False)
+    assert not Operator().call_person("Put it there.", lambda: False, lambda: True)
+    monkeypatch.setattr(take, "PERSON_S", 0.0)
+    with pytest.raises(DeviceError, match=r"Put it there\. Nobody came"):
+        Operator().call_person("Put it there.", lambda: False, lambda: False)
     with pytest.raises(UnusableInputError, match=r"doesn't know the reach of panda"):
         cell_arm_of("panda")
     assert cell_arm_of("so101_follower") is SO101
+
+
+@dataclass
+class Showing:
+    """A camera that shows one picture."""
+
+    picture: CameraFrame
+    name: str = CAMERA_NAME
+
+    def frame(self) -> CameraFrame:
+        return self.picture
+
+
+def painted(column: int, turn_deg: float = 0.0) -> CameraFrame:
+    """A table, a blue disc and a red square, which is out of sight left of column 0."""
+    image = np.full((192, 192, 3), (205, 175, 140), np.uint8)
+    cv2.circle(image, (80, 70), 17, (20, 80, 230), cv2.FILLED)
+    corners = cv2.boxPoints(((column, 70), (12, 12), turn_deg))
+    cv2.fillPoly(image, [corners.round().astype(np.int32)], (230, 30, 20))
+    return CameraFrame(image, 0.0)
+
+
+def test_a_person_has_done_it_once_the_picture_is_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Incident: a gate that nobody watched ended where somebody could have helped it on."""
+    camera, now_s = Showing(painted(20)), [0.0]
+    rig = replace(embedded_rig(), cameras=(camera,))  # type: ignore[arg-type]
+    monkeypatch.setattr(resetting.time, "monotonic", lambda: now_s[0])
+    is_done = Resetter(NOMINAL)._is_done(rig, lambda: True)
+
+    def waited(seconds: int) -> bool:
+        done = False
+        for _ in range(seconds):
+            now_s[0] += 1.0
+            done = is_done()
+        return done
+
+    assert not waited(30)  # it lies where the robot had given up
+    camera.picture = painted(-20)
+    assert not waited(30)
+    camera.picture = painted(60)
+    assert not waited(8)
+    camera.picture = painted(66)  # a hand is at it
+    assert not waited(10)
+    assert waited(1)
+    rig.close()
+
+
+def test_an_object_on_the_target_is_seen_in_a_compressed_picture() -> None:
+    """Incident: three of 65 objects in plain view were "not shown", and a person was called."""
+    _, jpeg = cv2.imencode(".jpg", painted(80, 45.0).image, [cv2.IMWRITE_JPEG_QUALITY, 60])
+    camera = Showing(CameraFrame(cv2.imdecode(jpeg, cv2.IMREAD_COLOR), 0.0))
+    seen = Eye(replace(embedded_rig(), cameras=(camera,)), SO101, NOMINAL).look()  # type: ignore[arg-type]
+    tracker = Tracker.nominal(192)
+    assert 0.5 < tracker.detect(camera.picture.image).object_area_ratio < 0.8
+    assert seen.is_seen
+    assert np.linalg.norm(seen.object_m - seen.target_m) < 0.005
 
 
 def test_starts_lie_beside_the_target_and_are_the_cells_own_where_they_can_be() -> None:
@@ -175,17 +239,10 @@ def test_a_calibrated_camera_sees_what_the_cells_own_tracker_sees(
     (tmp_path / "lab.calibration.json").write_text(json.dumps(written))
     station = Station("lab", scene=StationScene(CAMERA_NAME))
     real = tracker_for(station, tmp_path / "lab.yaml")
-    shown = rig.cameras[0]
-
-    class Turned:
-        name = CAMERA_NAME
-
-        def frame(self) -> object:
-            picture = shown.frame()
-            return replace(picture, image=np.rot90(picture.image, quarters).copy())
-
+    picture = rig.cameras[0].frame()
+    turned = Showing(replace(picture, image=np.rot90(picture.image, quarters).copy()))
     cell = Eye(rig, SO101, NOMINAL).look()
-    seen = Eye(replace(rig, cameras=(Turned(),)), SO101, real).look()  # type: ignore[arg-type]
+    seen = Eye(replace(rig, cameras=(turned,)), SO101, real).look()  # type: ignore[arg-type]
     assert seen.is_seen
     assert np.allclose(seen.object_m, cell.object_m, atol=0.002)
     assert np.allclose(seen.target_m, cell.target_m, atol=0.002)

@@ -73,11 +73,11 @@ def frame_batch(n: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("name", [journal.FRAMES, journal.TELEMETRY])
-def test_a_stream_cut_at_any_byte_gives_a_prefix(tmp_path: Path, name: str) -> None:
+def test_a_stream_cut_anywhere_gives_a_prefix(tmp_path: Path, name: str) -> None:
     path = write_take(tmp_path, make_header()) / name
     whole, content = read_stream(path), path.read_bytes()
     rows_before = 0
-    for length in range(len(content) + 1):
+    for length in [*range(0, len(content), 5), len(content)]:
         path.write_bytes(content[:length])
         table = read_stream(path)
         assert rows_before <= table.num_rows

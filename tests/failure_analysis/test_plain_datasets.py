@@ -97,6 +97,7 @@ def test_without_outcomes_columns_speak_and_with_them_joints_are_read(
         ("aloha", {"scale": math.radians(1.0)}, "rad"),
         ("so101_follower", {"scale": math.radians(1.0)}, "rad"),
         ("ticks", {"scale": 40.0}, ""),
+        ("simulation", {"scale": 0.001}, ""),  # hardly moves, or no joints at all: not asked for
     ],
 )
 def test_units_are_told_where_the_values_leave_no_doubt(

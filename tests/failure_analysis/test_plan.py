@@ -124,7 +124,7 @@ def test_more_budget_never_brings_less(
     assert gain(budget) <= gain(budget + more)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(spreads, min_size=3, max_size=8), st.randoms(use_true_random=False))
 def test_the_order_of_takes_does_not_matter(
     every: list[dict[str, float]], shuffle: random.Random

@@ -136,7 +136,6 @@ def test_the_embedded_cell_records_what_the_plan_asks_for(
     ("arguments", "says"),
     [
         (["--budget.takes=-1"], "--budget.takes"),
-        (["--budget.money=50"], "rate_per_hour"),
         (["--takes=[{tmp}/empty]"], "empty"),
         (["--station={tmp}/bad.yaml"], "Did you mean 'take_s'"),
     ],

@@ -89,7 +89,7 @@ def test_curves_grow_and_flatten() -> None:
 
 def test_intervals_cover_under_the_model() -> None:
     """Stations are drawn from the prior, a campaign is rolled out in each: 95 % means 95 %."""
-    rng, inside, n = np.random.default_rng(3), 0, 150
+    rng, inside, n = np.random.default_rng(3), 0, 60
     start = flat_curve(0.2)
     a, tau = start.draw(rng, n)
     for k in range(n):
@@ -134,14 +134,16 @@ def test_what_a_policy_that_sees_was_tried_on_tells_of_its_kind_alone() -> None:
 
 
 def test_a_site_lies_where_the_others_let_expect_it() -> None:
-    """Left out one at a time; a rate of 100 rollouts is known within some ten points."""
+    """One in three left out in turn; a rate of 100 rollouts is known within some ten points."""
     every, inside = prior_entries(), []
-    tried = {(entry["site"], entry.get("sees") == "pictures") for entry in every}
+    tried = sorted({(entry["site"], entry.get("sees") == "pictures") for entry in every})[::3]
     others = {
         (site, sees): curves_of([e for e in every if e["site"] != site], sees)
         for site, sees in tried
     }
     for entry in every:
+        if (entry["site"], entry.get("sees") == "pictures") not in others:
+            continue
         (before, n), after = entry["before"], entry["after"][0]
         curves = others[entry["site"], entry.get("sees") == "pictures"]
         low, high = interval(curves[D(entry["dimension"])], entry["takes"])

@@ -18,10 +18,10 @@ from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.sources import load_takes
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
-from gaploop.finetune.world_outages import Outages, find, last
 from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
+from gaploop.sim.identification.outages import Outages, find, last
 from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
@@ -133,6 +133,7 @@ def test_outages_are_read_from_the_rows_where_no_replay_has_them(tmp_path: Path,
     assert (twin.mechanisms, twin.fit["abstained"]) == (("sensor_noise.stale_reads",), "")
     share, _length = twin.parameters
     assert share.interval[0] < 0.48 < share.interval[1]
+    assert list(twin.fit["followed"].values()) == [True] * 4
 
 
 class Beside(Follow):

@@ -164,21 +164,15 @@ def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("unlogged")
-def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
+def test_a_former_option_is_taken_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["label", "--episode=3"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0] == ("gaploop label: --episode is now --episodes. The former name ends with 0.2.")
     assert "Which folder" in said[1]
-    for argv, says in (
-        (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
-        (["plan", "--results=a"], "what came"),
-        (["label", "--source=auto"], "is an engineer"),
-        (["convert", "x", "--swap_red_blue"], "port others"),
-    ):
-        assert cli.main(argv) == 2
-        assert says in capsys.readouterr().err
+    assert cli.main(["label", "--episode=3", "--episodes=4"]) == 2
+    assert "Did you mean --episodes" in capsys.readouterr().err
     for command, renamed in FORMER_OPTIONS.items():
         assert not renamed or command in (*FORMER, *cli.commands())
 

@@ -107,8 +107,6 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--formats=[int8]"], "All are timed"),
-        (["--policy.path=base", "--n=1"], "Actions in each format"),
         (["--policy.path=base", "--policy.format=fp7"], "fp7"),
         (["--measure=arm.json"], "--robot.type"),
     ],

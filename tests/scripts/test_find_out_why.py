@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     And what stands in for an hour at it: the twin that docs/start/find_out_why.md writes by hand.
     """
     at = tmp_path_factory.mktemp("why")
-    record = "rollout --robot.type=so101_sim --policy.path=base --dataset.episode_time_s=3 "
+    record = "rollout --robot.type=so101_sim --policy.path=base --dataset.episode_time_s=2 "
     moved = """--robot.gaps='{"spatial_geometry.camera_pose": 0.8}' --dataset.root=recorded """
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(at)

@@ -32,7 +32,7 @@ def visit(site: ReviewSite, work: Callable[[ReviewPage], None]) -> None:
     pages: list[ReviewPage] = []
 
     async def run() -> None:
-        async with user_simulation(lambda: pages.append(ReviewPage(site, "project"))) as user:
+        async with user_simulation(lambda: pages.append(ReviewPage(site))) as user:
             await user.open("/")
             work(pages[0])
             await asyncio.sleep(0.05)  # what the page reads ahead may begin, and is let go

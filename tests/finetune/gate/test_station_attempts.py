@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gaploop.collect.take import CALLS, HELP
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
@@ -54,13 +56,13 @@ class Begun(subprocess.Popen[bytes]):
     """A program whose time is over as soon as it has begun, however busy the machine is."""
 
     def wait(self, timeout: float | None = None) -> int:
-        if timeout != LIMIT_S:
+        if timeout is None or timeout > LIMIT_S:
             return super().wait(timeout)
         assert isinstance(self.args, list)
         while not Path(self.args[-1]).exists():
             assert self.poll() is None
             time.sleep(0.01)
-        raise subprocess.TimeoutExpired(self.args, timeout)
+        return super().wait(timeout)
 
 
 def test_a_command_that_never_ends_is_stopped_gently(
@@ -228,6 +230,43 @@ def test_a_robot_that_resets_is_told_the_scene_and_nobody_is_asked(tmp_path: Pat
     assert not asked
     log = tmp_path / "gate" / "attempts" / "hardware_00000" / "log.txt"
     assert log.read_text().split() == ["rollout", "--reset=script", f"--reset_seed={FIRST.scene}"]
+
+
+def by_robot(path: Path, script: str) -> tuple[StationAttempts, list[str]]:
+    """Return attempts by a shell's script where a robot puts the scene back; and what is asked."""
+    asked: list[str] = []
+    for name in ("gate", *SIDES):
+        (path / name).mkdir()
+    policies = {side: path / side for side in SIDES}
+    command = f"sh -c {shlex.quote(script)}"
+    return StationAttempts(
+        path / "gate", policies, [TASK], command, lambda q: asked.append(q) or "n", LIMIT_S,
+        reset="script",
+    ), asked  # fmt: skip
+
+
+def test_what_failed_before_the_policy_drove_is_tried_again_unasked(tmp_path: Path) -> None:
+    station, asked = by_robot(tmp_path, "exit 2")
+    assert station("hardware", FIRST).repeats == station_attempts.MORE
+    assert len(asked) == 1
+
+
+def test_what_failed_once_the_policy_drove_is_never_tried_again(tmp_path: Path) -> None:
+    """Else attempts that end badly would be left out."""
+    station, asked = by_robot(tmp_path, "mkdir -p {out}/t/u; touch {out}/t/u/take.json; exit 2")
+    assert station("hardware", FIRST).repeats == 0
+    assert len(asked) == 1
+
+
+def test_a_robot_that_calls_a_person_has_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(station_attempts, "LOOK_S", 0.05)
+    monkeypatch.setattr(station_attempts, "RESET_S", 0.0)
+    station, asked = by_robot(tmp_path, f"echo {CALLS}; sleep 1.5")
+    assert not station("hardware", FIRST).success
+    assert "stopped" not in asked[0]
+    assert HELP in caplog.text
 
 
 def done(_shown: StageEvidence) -> bool:

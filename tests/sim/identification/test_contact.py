@@ -92,7 +92,7 @@ def made_up(n: int, rng: np.random.Generator) -> Simulated:
 
 def test_ninety_of_a_hundred_contacts_lie_in_their_intervals() -> None:
     inside = []
-    every = made_up(106, np.random.default_rng(0))
+    every = made_up(104, np.random.default_rng(0))
     simulated = Simulated(every.contact[:100], every.felt[:100])
     for contact, felt in zip(every.contact[100:], every.felt[100:], strict=True):
         here, errors = predict(simulated, felt)

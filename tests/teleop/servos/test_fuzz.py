@@ -126,7 +126,7 @@ class AtOnce(SerialPort):
 
 @pytest.mark.parametrize("protocol", list(Protocol))
 def test_spoiled_replies_neither_hang_nor_crash_and_all_count(protocol: Protocol) -> None:
-    replies = 5000 if protocol is Protocol.FEETECH else 2500
+    replies = 1000
     with FakeServos(protocol, ARMS[protocol]) as fake:
         port = AtOnce(fake)
         line = Impatient(port, protocol)

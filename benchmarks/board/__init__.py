@@ -1,1 +1,0 @@
-"""A benchmark that others enter: untrusted submissions, hidden scenes, signed results."""

@@ -1,1 +1,0 @@
-"""Labelled takes that attribution is trained and judged on: recorded, measured, scored."""

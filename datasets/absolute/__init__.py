@@ -1,1 +1,0 @@
-"""What plain commands, readings and pictures show by themselves: no reference, label or model."""

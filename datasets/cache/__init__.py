@@ -1,1 +1,0 @@
-"""Decoded pictures kept on disk, and LeRobot's dataset fed from them."""

@@ -1,1 +1,0 @@
-"""One dataset made of chosen episodes of others: delete, keep, split, merge, tag anew."""

@@ -1,1 +1,0 @@
-"""Datasets written anew, episode by episode (`dataset`); LeRobot's older layout (`lerobot_v2`)."""

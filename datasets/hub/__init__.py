@@ -1,1 +1,0 @@
-"""Datasets and adapters onto a Hub: checked, resumed, retried."""

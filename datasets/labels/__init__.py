@@ -1,1 +1,0 @@
-"""What was said about takes: queries, and the columns made of it."""

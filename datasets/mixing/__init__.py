@@ -1,1 +1,0 @@
-"""One seeded stream of training samples from many datasets."""

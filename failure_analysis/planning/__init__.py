@@ -1,1 +1,0 @@
-"""From a diagnosis to what to collect, and what to do instead."""

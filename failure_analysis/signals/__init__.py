@@ -1,1 +1,0 @@
-"""Named numbers with a unit that say one thing about one take."""

@@ -1,1 +1,0 @@
-"""A take prepared for looking at: its motion, pictures, tool path and phases."""

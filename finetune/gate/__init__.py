@@ -1,1 +1,0 @@
-"""May a candidate policy replace the baseline? Stages, a sequential test, a canary, a record."""

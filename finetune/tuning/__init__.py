@@ -1,1 +1,0 @@
-"""What fine-tuning decides: presets, held-out takes, shares of real data, statistics."""

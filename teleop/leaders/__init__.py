@@ -1,1 +1,0 @@
-"""Command sources without a leader arm: keyboard, gamepad, scripted motion; force feedback."""

@@ -1,1 +1,0 @@
-"""Servo buses on the wire: Dynamixel Protocol 2.0 and Feetech STS. No LeRobot in here."""
