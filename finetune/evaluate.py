@@ -28,7 +28,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import as_yaml
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
+from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.modes import failure_mode
 from gaploop.failure_analysis.reference import Ground, ground_of
@@ -37,7 +37,6 @@ from gaploop.failure_analysis.station import limited_to_tier
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
-from gaploop.finetune.factors import INSTRUCTION
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import arm_named

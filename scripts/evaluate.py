@@ -17,8 +17,9 @@ from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.labels import check_dimensions
 from gaploop.core.run_record import write_run
 from gaploop.core.statistics import points
+from gaploop.core.vocabulary import INSTRUCTION
 from gaploop.finetune.evaluation import NOMINAL, ROLLOUTS, SETTINGS, Evaluation, Rollout, drops
-from gaploop.finetune.factors import INSTRUCTION, order, settings, unread, words
+from gaploop.finetune.factors import order, settings, unread, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
 from gaploop.scripts.cli import command

@@ -110,9 +110,10 @@ class SceneState:
     def touching(self, name: str, above_n: float = -1.0) -> set[int]:
         """Return the bodies that touch a body, those that press more than `above_n` [N]."""
         data, body, force = self.data, self.model.body(name).id, np.zeros(6)
-        pairs = self.model.geom_bodyid[data.contact.geom[: data.ncon]]
+        geoms = data.contact.geom[: data.ncon]
+        pairs = np.where(geoms < 0, -1, self.model.geom_bodyid[geoms])  # -1: a soft thing
         found = set[int]()
-        for row in np.flatnonzero((pairs == body).any(axis=1)):
+        for row in np.flatnonzero((pairs == body).any(axis=1) & (pairs >= 0).all(axis=1)):
             if above_n >= 0.0:
                 mujoco.mj_contactForce(self.model, data, int(row), force)
             if abs(force[0]) > above_n:

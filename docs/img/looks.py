@@ -11,7 +11,7 @@ import numpy as np
 from gaploop.core.messages import Image
 from gaploop.sim.cell import SimCell
 from gaploop.sim.randomise import known_and_drawn
-from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.textures import PATTERNS, procedural
 from gaploop.sim.world import GymWorld, WorldSpec
 
@@ -63,6 +63,19 @@ def scenes(seeds: range) -> list[Image]:
     return found
 
 
+def soft(shown: tuple[int, ...]) -> list[Image]:
+    """Return pictures of a soft cube that is put into a tray, at these frames, beside a cloth."""
+    world = SceneWorld(load_scene(SCENE.parent.parent / "tasks" / "soft.yaml"))
+    world.reset(seed=0)
+    world.draws, drive, found = False, Demonstrator(world), []
+    for frame in range(max(shown) + 1):
+        world.step(drive(None))
+        if frame in shown:
+            found.append(world.render())
+    world.close()
+    return found
+
+
 names = list(PATTERNS)
 save("library", [[procedural(n, 1, 64) for n in names[k : k + 14]] for k in range(0, 28, 14)])
 save("lamps", [episodes("LS", (2, *WITH_SHADOWS))])
@@ -70,3 +83,4 @@ save("surfaces", [episodes("TX+OC", range(1, 8))])
 save("distractors", [episodes("DM", range(1, 15))[::2]])
 save("frames", [frames(7)])
 save("scene", [scenes(range(1, 8))])
+save("soft", [soft((0, 80, 181))])

@@ -24,7 +24,7 @@ from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.labels import LabelEvent
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.finetune.evaluate import (
     EVALUATION_SEEDS,
@@ -38,7 +38,6 @@ from gaploop.finetune.evaluation import ROLLOUTS, SETTINGS, Rollout, RolloutLog,
 from gaploop.finetune.evaluation_figure import positions_png, success_png
 from gaploop.finetune.factors import (
     FACTORS,
-    INSTRUCTION,
     factor_of,
     grid_cell,
     levels,

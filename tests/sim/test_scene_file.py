@@ -240,13 +240,32 @@ def test_the_instruction_decides_what_is_asked_judged_and_demonstrated(scene: Pa
     assert {scene_as_read.told(seed) for seed in range(9)} == {(0, "This"), (0, "That")}
 
 
-@pytest.mark.parametrize("name", ["sort", "press", "sort_and_press"])
+@pytest.mark.parametrize("name", ["sort", "press", "sort_and_press", "soft"])
 def test_the_tasks_that_ship_are_read_and_not_begun(name: str) -> None:
     world = SceneWorld(load_scene(Path(__file__).parents[2] / f"examples/tasks/{name}.yaml"))
     world.draws = False
     world.reset(seed=0)
     assert not world.success()
     Demonstrator(world)
+
+
+def test_a_soft_thing_that_touches_is_no_other_body(scene: Path) -> None:
+    """Its contacts have no geom; -1 was read as the last geom of the model, which is the arm's."""
+    bench = BENCH.replace(
+        'option timestep="0.004"', 'option timestep="0.002" integrator="discrete"'
+    )
+    cloth = """<flexcomp name="cloth" type="grid" count="4 4 1" spacing="0.02 0.02 0.02" dim="2"
+      pos="0.3 0 0.065" radius="0.002" mass="0.01"><edge equality="true"/></flexcomp>"""
+    (scene.parent / "bench.xml").write_text(
+        bench.replace('<site name="zone"', cloth + '<site name="zone"')
+    )
+    world = SceneWorld(load_scene(said(scene, "y_m: -0.1", "y_m: 0")))
+    world.reset(seed=0)
+    for _ in range(8):
+        world.step(world.rest_action)
+    assert (world.data.contact.geom[: world.data.ncon] < 0).any()
+    assert world.state.touching("ball") <= {0}
+    assert not world.state.touching("hand")
 
 
 def test_the_example_is_read_and_its_names_exist() -> None:
