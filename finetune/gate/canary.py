@@ -343,6 +343,7 @@ class AssignedPolicy:
         self._begun = dict[str, tuple[int, bool]]()
         """Take to episode, and whether the candidate drove; until it is reported."""
         self._reported = set[str]()
+        self._share = 0.0
         base = baseline[0]
         self.fps, self.robot_type = base.fps, base.robot_type
         self.delay_s, self.camera_delay_s, self.runs = base.delay_s, base.camera_delay_s, base.runs
@@ -377,9 +378,17 @@ class AssignedPolicy:
         if other is not None:
             until_s = datetime.fromisoformat(str(said["until"])).timestamp()
             lease = Lease(float(said["share"].get(self._robot, 0.0)), until_s)
+        self._tell(lease.share if now_s() < lease.until_s else 0.0)
         is_turn = drives(int(said.get("seed", 0)), lease, self._robot, self.episode, now_s())
         self._now, self.id = other if other is not None and is_turn else self._baseline
         return self.id
+
+    def _tell(self, share: float) -> None:
+        """Say so where the candidate may drive more or fewer episodes from this one on."""
+        if share != self._share:
+            what = f"{share:.0%} of episodes" if share else "no more: the baseline drives"
+            log.warning("Episode %d: the candidate drives %s.", self.episode, what)
+        self._share = share
 
     def report(self, attempts: Attempts) -> None:
         """Append a line for each take whose outcome is known; one that a person helped failed."""

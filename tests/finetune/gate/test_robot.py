@@ -153,7 +153,14 @@ def test_whatever_is_wrong_the_baseline_drives(
     assert drove(robot(gate, "arm_1")) == {"base"}, "there is no assignment yet"
     reported(SUITE, gate.path / REPORTS, gate, "new")
     assert drove(robot(gate, "arm_1")) == {"base", "new"}
-    assert drove(robot(gate, "arm_1"), after_s=601.0) == {"base"}, "nobody watches any more"
+    one = robot(gate, "arm_1")
+    caplog.clear()
+    assert drove(one) == {"base", "new"}
+    assert drove(one, after_s=601.0) == {"base"}, "nobody watches any more"
+    assert [r.getMessage() for r in caplog.records] == [
+        "Episode 0: the candidate drives 50% of episodes.",
+        "Episode 6: the candidate drives no more: the baseline drives.",
+    ]
     assert drove(robot(gate, "stranger")) == {"base"}
 
     def gone(_name: str) -> Any:
