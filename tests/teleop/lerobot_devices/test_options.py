@@ -250,8 +250,8 @@ def test_a_class_that_drives_itself_gets_every_option(
         got.append(config)
         raise ValueError("far enough")
 
-    monkeypatch.setattr("lerobot.robots.make_robot_from_config", made)
-    monkeypatch.setattr("lerobot.teleoperators.make_teleoperator_from_config", made)
+    monkeypatch.setattr("gaploop.teleop.lerobot_devices.make.make_robot_from_config", made)
+    monkeypatch.setattr("gaploop.teleop.lerobot_devices.make.make_teleoperator_from_config", made)
     for kind, config in registry.get_known_choices().items():
         if not config.__module__.startswith("lerobot."):
             continue
@@ -291,7 +291,7 @@ def test_a_camera_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         got.update(configs)
         raise ValueError("far enough")
 
-    monkeypatch.setattr("lerobot.cameras.make_cameras_from_configs", made)
+    monkeypatch.setattr("gaploop.teleop.lerobot_devices.make.make_cameras_from_configs", made)
     one, two = object(), object()
     left = SimpleNamespace(cameras={"wrist": two})
     robot = SimpleNamespace(cameras={"top": one}, left_arm_config=left)
