@@ -56,7 +56,7 @@ class Outages:
         """Return when the bus was down in more rows of a take, as far as they can be followed."""
         if self.columns.any():
             again = (np.diff(states[:, self.columns], axis=0) == 0).all(axis=1)
-            return np.r_[False, again]
+            return np.concatenate([[False], again])
         mask, row = followed(states, sent, replay, off, self.down[take])
         return mask[:row]
 
