@@ -10,9 +10,10 @@ from the episodes' rows, and replayed as they came.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,6 +92,8 @@ the episode touched isn't in it; an object of another size is touched a little s
 LEAST_TOUCHED: Final = 2
 TOUCHED: Final = 0.6
 """Episodes that have, of those that leave the simulation."""
+COLLECTED: Final = 10
+"""Replays, each in a simulation of its own, after which memory is looked through."""
 type Pair = tuple[int, int]
 
 
@@ -350,6 +353,8 @@ class _Replays:
         return sorted(found[:MOST_TAKES], key=lambda s: s.resets)
 
     def _attempts(self, spec: WorldSpec) -> GymAttempts:
+        if self.done % COLLECTED == 0:
+            gc.collect()  # robosuite's hold themselves: 55 MB each, which Python doesn't see
         return GymAttempts(GymWorld(self._env.make, spec, self._inside), None, raw=True)
 
     def options(self) -> list[tuple[str, int]]:
@@ -379,9 +384,13 @@ class _Replays:
 
     def outages(self, advance: Callable[[int], None]) -> Outages | None:
         """Return when the bus was down, as far as rows show it."""
-        states, sent = zip(*map(self._whole, self.starts), strict=True)
+        states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
         replays = [self._replay(s, advance) for s in self.starts]
-        return find(states, sent, replays, self.as_it_was, self._off)
+        if found := find(states, sent, replays, self.as_it_was, self._off):
+            whole = zip(map(self._whole, self.starts), replays, strict=True)
+            further = [found.further(k, *w, r, self._off) for k, (w, r) in enumerate(whole)]
+            found = replace(found, down=tuple(further))
+        return found
 
     def _whole(self, start: _Start) -> tuple[FloatArray, FloatArray]:
         frames, n = start.take.frames, round(WHOLE_S / self.period_s)

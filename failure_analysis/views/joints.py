@@ -100,6 +100,8 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
     ours = model_of(info.robot_type) is not None
     if info.robot_type in NORMALISED or (ours and at_the_end > 0.01):
         return "m100_100"
+    if info.robot_type == "simulation" and all(n.startswith("state_") for n in info.joint_names):
+        return ""  # all that somebody's simulation shows, of which `evaluate` knows no joints
     raise UnusableInputError(
         f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} may be degrees or LeRobot's "
         "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "

@@ -50,6 +50,16 @@ class Outages:
         """Return what was read instead of states, shape (n, n_state)."""
         return np.where(self.columns, last(self.down[take][: len(true)], true), true)
 
+    def further(
+        self, take: int, states: FloatArray, sent: FloatArray, replay: Replay, off: FloatArray
+    ) -> Mask:
+        """Return when the bus was down in more rows of a take, as far as they can be followed."""
+        if self.columns.any():
+            again = (np.diff(states[:, self.columns], axis=0) == 0).all(axis=1)
+            return np.concatenate([[False], again])
+        mask, row = followed(states, sent, replay, off, self.down[take])
+        return mask[:row]
+
     def values(self, period_s: float) -> dict[str, tuple[float, float, float]]:
         """Return the share of time and the length [s] of outages, each with its 90 % interval.
 
@@ -116,15 +126,24 @@ def find(
 
 
 def followed(
-    states: FloatArray, sent: FloatArray, replay: Replay, off: FloatArray
+    states: FloatArray,
+    sent: FloatArray,
+    replay: Replay,
+    off: FloatArray,
+    known: Mask | tuple[()] = (),
 ) -> tuple[Mask, int]:
-    """Return which commands didn't arrive, and how many rows can be followed so."""
+    """Return which commands didn't arrive, and how many rows can be followed so.
+
+    Args:
+        known: of the first rows.
+    """
 
     def leaves(mask: Mask) -> int:
         return same_until(replay(last(mask, sent)), states, off)
 
     n = len(states)
     mask = np.zeros(n, dtype=bool)
+    mask[: len(known)] = known
     at = leaves(mask)
     for _ in range(MOST_TURNS):
         best, further = mask, at

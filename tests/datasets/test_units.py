@@ -14,6 +14,7 @@ import pytest
 
 from gaploop.collect.session_options import go_on_with
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.units import plainly_radians
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
@@ -108,3 +109,15 @@ def test_diagnosis_never_pools_over_unlike_units(tmp_path: Path) -> None:
     told = [replace(t, info=replace(t.info, units=u)) for t, u in zip(takes, units, strict=False)]
     with pytest.raises(UnusableInputError, match="several units"):
         units_of(told)
+
+
+def test_what_a_simulation_shows_isnt_asked_for_its_joints_units(store: Path) -> None:
+    """A station of pick-place was refused by `diagnose`: what it shows had hardly moved."""
+    take = next(iter(read_takes(store / "set")))
+    info = replace(take.info, units="", robot_type="simulation", joint_names=("state_0", "state_1"))
+    still = np.tile([0.1, 0.9], (len(take.frames), 1))
+    frames = replace(take.frames, state=still, action=still)
+    silent = replace(take, info=info, frames=frames, telemetry=Telemetry(np.empty(0), {}))
+    assert units_of([silent]) == ""
+    with pytest.raises(UnusableInputError, match="may be degrees"):
+        units_of([replace(silent, info=replace(info, robot_type="some_arm"))])
