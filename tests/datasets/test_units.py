@@ -115,9 +115,11 @@ def test_what_a_simulation_shows_isnt_asked_for_its_joints_units(store: Path) ->
     """A station of pick-place was refused by `diagnose`: what it shows had hardly moved."""
     take = next(iter(read_takes(store / "set")))
     info = replace(take.info, units="", robot_type="simulation", joint_names=("state_0", "state_1"))
-    still = np.tile([0.1, 0.9], (len(take.frames), 1))
-    frames = replace(take.frames, state=still, action=still)
-    silent = replace(take, info=info, frames=frames, telemetry=Telemetry(np.empty(0), {}))
-    assert units_of([silent]) == ""
+    silent = replace(take, info=info, telemetry=Telemetry(np.empty(0), {}))
+    for scale in (1.0, 40.0):  # what hardly moves near zero, and what may be pixels
+        still = np.tile([0.1 * scale, 0.9 * scale], (len(take.frames), 1))
+        frames = replace(take.frames, state=still, action=still)
+        silent = replace(silent, frames=frames)
+        assert units_of([silent]) == ""
     with pytest.raises(UnusableInputError, match="may be degrees"):
         units_of([replace(silent, info=replace(info, robot_type="some_arm"))])
