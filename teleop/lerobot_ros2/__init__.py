@@ -26,19 +26,6 @@ from numpy.typing import NDArray
 
 from gaploop.teleop.lerobot_ros2.config import Ros2CameraConfig, Ros2Parameters, Ros2RobotConfig
 
-MISSING = ""
-"""What isn't installed of ROS 2."""
-try:
-    import rclpy
-    from rclpy.exceptions import InvalidHandle
-    from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-    from rclpy.qos import QoSProfile, ReliabilityPolicy
-    from sensor_msgs.msg import CompressedImage, Image, JointState
-    from std_msgs.msg import Bool, Float64MultiArray
-    from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-except ImportError as error:
-    MISSING = str(error)
-
 __all__ = ["Ros2Camera", "Ros2CameraConfig", "Ros2Robot", "Ros2RobotConfig"]
 
 log = logging.getLogger(__name__)
@@ -61,11 +48,14 @@ class TopicNode:
     _shared: ClassVar[TopicNode | None] = None
 
     def __init__(self, path: Path | None) -> None:
-        if MISSING:
+        try:
+            import rclpy
+            from rclpy.executors import SingleThreadedExecutor
+        except ImportError as error:
             raise ConnectionError(
-                f"ROS 2 isn't there ({MISSING}). Source it (source /opt/ros/kilted/setup.bash), or "
+                f"ROS 2 isn't there ({error}). Source it (source /opt/ros/kilted/setup.bash), or "
                 "pip install 'gaploop[ros2]'."
-            )
+            ) from None
         self.users = 0
         self.context = rclpy.Context()
         self.context.init(["--ros-args", "--params-file", str(path)] if path else [])
@@ -88,6 +78,9 @@ class TopicNode:
         return cls._shared
 
     def _spin(self) -> None:
+        from rclpy.exceptions import InvalidHandle
+        from rclpy.executors import ExternalShutdownException
+
         with contextlib.suppress(ExternalShutdownException):
             while self.context.ok():
                 # Another thread may leave a topic just now: all others go on.
@@ -132,6 +125,8 @@ class TopicNode:
 
 
 def _quality(reliability: str) -> Any:
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+
     policy = (
         ReliabilityPolicy.RELIABLE if reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT
     )
@@ -182,6 +177,10 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         with contextlib.ExitStack() as undo:
             undo.callback(setattr, self, "_node", None)
             undo.callback(node.leave)
+            from sensor_msgs.msg import JointState
+            from std_msgs.msg import Bool, Float64MultiArray
+            from trajectory_msgs.msg import JointTrajectory
+
             self._node, p = node, self._p
             self._first.clear()
             self._reading = node.subscribe(
@@ -235,6 +234,9 @@ class Ros2Robot(Robot):  # type: ignore[misc]
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Publish goals, at most `rate_hz` of them, none in a dry run; ValueError if not finite."""
+        from std_msgs.msg import Float64MultiArray
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         values = np.array([float(action.get(key, np.nan)) for key in self._keys])
@@ -256,6 +258,8 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         return action
 
     def _enable(self, on: bool) -> None:
+        from std_msgs.msg import Bool
+
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         assert self._switch is not None
@@ -303,6 +307,8 @@ class Ros2Camera(Camera):  # type: ignore[misc]
         """Subscribe; ConnectionError where ROS 2 isn't there."""
         del warmup
         node = TopicNode.shared()
+        from sensor_msgs.msg import CompressedImage, Image
+
         kind = Image if self.config.encoding == "raw" else CompressedImage
         self._fresh.clear()
         self._node = node
