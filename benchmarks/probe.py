@@ -22,7 +22,6 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.core.messages import FloatArray
     from gaploop.sim.identification.contact import Simulated
 
 MECHANISMS: Final = (
@@ -88,7 +87,7 @@ def _contact_stations(policy: str, folder: Path) -> list[dict[str, Any]]:
 def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated]) -> dict[str, Any]:
     from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
-    from gaploop.core.twin import Twin
+    from gaploop.core.twin import Twin, around_twin
     from gaploop.datasets.sources import load_takes
     from gaploop.finetune.evaluate import evaluate
     from gaploop.sim.arms import SO101
@@ -125,16 +124,15 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
     spans = np.quantile(simulated.contact, 0.95, 0) - np.quantile(simulated.contact, 0.05, 0)
     columns = zip(contact.PRIOR, contact.scaled(touch), here, errors.T, spans, strict=True)
     twin = replace(twin, parameters=(*drives, *found))
-    cells = {"station": there, "twin": {"parameters": twin.values()}}
+    cells = {
+        "station": there,
+        "twin": {"parameters": twin.values()},
+        "drawn": {"parameters": twin.values(), "randomise": around_twin(twin)},
+    }
     won = {
         name: evaluate(policy, SCENES, seed=FIRST_SEED, workers=1, **cell).successes
         for name, cell in cells.items()
     }
-    drawn = [_contact_of(here + errors[7 * i % len(errors)]) for i in range(SCENES)]
-    won["drawn"] = sum(
-        evaluate(policy, 1, seed=FIRST_SEED + i, workers=1, parameters=touch).successes
-        for i, touch in enumerate(drawn)
-    )
     return {
         "station": k,
         "gaps": gaps,
@@ -149,19 +147,6 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
         "won": won,
         "processor_s": used_s,
     }  # fmt: skip
-
-
-def _contact_of(scaled: FloatArray) -> dict[str, dict[str, float]]:
-    """Return a contact as a cell takes it, of what `contact.predict` predicts."""
-    from gaploop.sim.identification import contact
-
-    values, at = dict(zip(contact.PRIOR, scaled, strict=True)), dict[str, dict[str, float]]()
-    values[contact.SOFT] = (values[contact.SOFT] + values[contact.MASS]) / 2.0
-    for name, (low, high) in contact.PRIOR.items():
-        value = values[name] if name == contact.STICKY else math.exp(values[name])
-        mechanism, _, key = name.rpartition(".")
-        at.setdefault(mechanism, {})[key] = float(np.clip(value, low, high))
-    return at
 
 
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:

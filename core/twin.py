@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,12 @@ SCHEMA: Final = "gaploop.twin.v1"
 ANY_NUMBER: Final = {"range": (-math.inf, math.inf)}
 
 
+def _numbers(value: Any, where: str) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise UnusableInputError(f"{where} must be a list of numbers, got {value!r}.")
+    return tuple(number(v, where, -math.inf, math.inf) for v in value)
+
+
 @dataclass(frozen=True)
 class TwinParameter:
     """One measured quantity.
@@ -49,6 +55,8 @@ class TwinParameter:
         excited: whether the takes could tell.
         source: what it was measured from, such as "probe: 4 motions".
         joint: whose it is; "" for the whole arm or cell.
+        draws: what it may be, where it is known together with others: draw k of each belongs
+            together. It may have some where it can't be told by itself.
     """
 
     name: str
@@ -61,6 +69,7 @@ class TwinParameter:
     excited: bool = True
     source: str = "by hand"
     joint: str = ""
+    draws: tuple[float, ...] = read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -135,18 +144,29 @@ def save_twin(twin: Twin, path: Path) -> None:
         "arm": twin.arm,
         "made_from": [dict(source) for source in twin.made_from],
         "parameters": [
-            {k: _plain(v) for k, v in asdict(p).items() if v != ""} for p in twin.parameters
+            {k: _plain(v) for k, v in asdict(p).items() if v not in ("", ())}
+            for p in twin.parameters
         ],
         "fit": dict(twin.fit),
         **({"world": dict(twin.world)} if twin.world else {}),
     }
-    write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode())
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    write_atomically(path, text.encode())
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes tuples of numbers in a row."""
+
+
+_Dumper.add_representer(
+    tuple, lambda dump, v: dump.represent_sequence("tag:yaml.org,2002:seq", v, flow_style=True)
+)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as YAML takes it: pairs as lists, NumPy's numbers as Python's."""
+    """Return a value with NumPy's numbers as Python's."""
     if isinstance(value, tuple):
-        return [float(end) for end in value]
+        return tuple(float(number) for number in value)
     return float(value) if isinstance(value, float) else value
 
 
@@ -166,6 +186,8 @@ def load_twin(path: Path) -> Twin:
         place = f"{where}: parameter {k}"
         _check_name(parameter.name, place, 2)
         low, high = parameter.interval
+        if len({len(p.draws) for p in twin.parameters if p.draws}) > 1:
+            raise UnusableInputError(f"{place}: draws must be as many for each that has some.")
         if not low <= parameter.estimate <= high:
             raise UnusableInputError(
                 f"{place}: estimate {parameter.estimate:g} lies outside its interval "
@@ -190,8 +212,9 @@ EVERY: Final = ("episode", "frame")
 FOLDERS: Final = ("textures", "backgrounds", "meshes")
 SETTINGS: Final = ("every", *FOLDERS, "held_out")
 """What a randomisation has beside its ranges and its strength."""
-DISTRIBUTIONS: Final = ("uniform", "log_uniform", "normal", "integer")
-"""normal: low and high are its 5th and 95th percentile; nothing is drawn twice as far out."""
+DISTRIBUTIONS: Final = ("uniform", "log_uniform", "normal", "integer", "together")
+"""normal: low and high are its 5th and 95th percentile; nothing is drawn twice as far out.
+together: one of its values, the same one of all such ranges."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +226,7 @@ class Range:
         unit: the parameter's own, such as "m"; "1" for a factor, a fraction or a count.
         distribution: one of `DISTRIBUTIONS`.
         centre: value at strength 0; the nominal one if None.
+        values: of `together`: what it is drawn from.
     """
 
     name: str
@@ -211,6 +235,7 @@ class Range:
     unit: str
     distribution: str = read_with(one_of(DISTRIBUTIONS, "distribution"), "uniform")
     centre: float | None = ranged(None, -math.inf, math.inf)
+    values: tuple[float, ...] = read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -257,6 +282,8 @@ def as_yaml(randomisation: Randomisation) -> str:
             rows[r.name]["distribution"] = r.distribution
         if r.centre is not None:
             rows[r.name]["centre"] = _short(r.centre)
+        if r.values:
+            rows[r.name]["values"] = [_short(v) for v in r.values]
     head: dict[str, Any] = {"schema": RANGES}
     if randomisation.strength != 1.0:
         head["strength"] = randomisation.strength
@@ -302,6 +329,8 @@ def load_randomisation(path: Path) -> Randomisation:
                 f"{place}: low {low:g} and high {high:g} are no finite range."
                 " Give two numbers, the lower one first."
             )
+        if (found.distribution == "together") != bool(found.values):
+            raise UnusableInputError(f"{place}: together needs values, and nothing else has any.")
         if found.distribution == "log_uniform" and low <= 0.0:
             raise UnusableInputError(f"{place}: log_uniform needs a low above 0, got {low:g}.")
         if centre is not None:
@@ -335,12 +364,15 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 def around_twin(twin: Twin, strength: float = 1.0) -> Randomisation:
     """Return ranges that are what isn't known of a station: the intervals of its twin.
 
-    What the takes couldn't tell has no interval, and stays nominal.
+    What the takes couldn't tell has no interval, and stays nominal, unless it is known together
+    with what differs: then all of these are drawn together.
     """
-    found = tuple(
-        Range(f"{p.mechanism}.{p.key}", *p.interval, p.unit, "normal", p.estimate)
-        for p in twin.parameters
-        if p.excited and math.isfinite(p.interval[1] - p.interval[0])
-        and p.mechanism in twin.mechanisms
-    )  # fmt: skip
-    return replace(Randomisation("twin", found), strength=strength)
+    found, together = list[Range](), any(p.draws and p.differs for p in twin.parameters)
+    for p in twin.parameters:
+        name = f"{p.mechanism}.{p.key}"
+        if p.draws and together:
+            ends = min(p.draws), max(p.draws)
+            found.append(Range(name, *ends, p.unit, "together", p.estimate, p.draws))
+        elif p.excited and p.mechanism in twin.mechanisms and math.isfinite(sum(p.interval)):
+            found.append(Range(name, *p.interval, p.unit, "normal", p.estimate))
+    return Randomisation("twin", tuple(found), strength)

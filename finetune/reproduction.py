@@ -577,7 +577,12 @@ def in_twin(
 ) -> tuple[dict[str, dict[str, float]], Randomisation | None, Path]:
     """Return what is put in, what is drawn around it, and the folder of its rollouts."""
     parameters = twin.values(mechanisms)
-    put_in = tuple(p for p in twin.parameters if p.mechanism in mechanisms)
+    dimensions = {m.partition(".")[0] for m in mechanisms}
+    put_in = tuple(
+        p for p in twin.parameters
+        if p.mechanism in mechanisms
+        or (p.draws and not p.differs and p.name.partition(".")[0] in dimensions)
+    )  # fmt: skip
     left_open = around_twin(replace(twin, parameters=put_in)) if put_in else None
     of = as_yaml(left_open) if left_open else ""
     policy, task, *sees = how

@@ -178,8 +178,8 @@ def _parameter(r: Range, mechanisms: Mapping[str, Mechanism]) -> Parameter:
     found = mechanisms[r.mechanism].parameter(r.key)
     if r.unit != found.unit:
         raise UnusableInputError(f"{where}: its unit is {found.unit}, not {r.unit}.")
-    # The ends of a normal one are percentiles of a measurement: what can't be is cut off.
-    if r.distribution != "normal" and (r.low < found.low or r.high > found.high):
+    # These are of measurements: what can't be is cut off.
+    if r.distribution not in ("normal", "together") and (r.low < found.low or r.high > found.high):
         raise UnusableInputError(
             f"{where}: {r.low:g} to {r.high:g} leaves {found.low:g} to {found.high:g} "
             f"[{found.unit}]."
@@ -214,6 +214,9 @@ def draw(
             low, high = (centre + strength * (end - centre) for end in (r.low, r.high))
             if r.distribution == "integer":
                 value = float(rng.integers(round(low), round(high), endpoint=True))
+            elif r.distribution == "together":
+                k = stream(seed, "together", "range").integers(len(r.values))
+                value = strength * r.values[k] + (1.0 - strength) * centre
             elif r.distribution == "normal":
                 spread = np.clip(rng.normal() / _PERCENTILE_95, -2.0, 2.0)
                 value = centre + float(spread) * (high - centre if spread > 0 else centre - low)

@@ -332,6 +332,17 @@ def _scaled(name: str, value: float) -> float:
     return value if name == STICKY else math.log(value)
 
 
+def in_units(contact: FloatArray) -> dict[str, dict[str, float]]:
+    """Return a contact that was `scaled`, as `SimCell(parameters=…)` takes it."""
+    values, found = dict(zip(PRIOR, contact.tolist(), strict=True)), dict[str, dict[str, float]]()
+    values[SOFT] = (values[SOFT] + values[MASS]) / 2.0
+    for name, (low, high) in PRIOR.items():
+        mechanism, _, key = name.rpartition(".")
+        value = values[name] if name == STICKY else math.exp(values[name])
+        found[mechanism] = {key: min(max(value, low), high)}
+    return found
+
+
 @dataclass(frozen=True)
 class Simulated:
     """Probes of cells whose contact was drawn.
@@ -441,6 +452,7 @@ def fit_contact(
     here, errors = predict(simulated, felt_here)
     source = f"probe: contact, {len(errors)} of {len(simulated.felt)} simulated"
     rows = []
+    draws = [in_units(here + error) for error in errors]
     for name, column in _AT.items():
         told = here[column], errors[:, column], simulated.contact[:, column]
         said = source
@@ -449,7 +461,9 @@ def fit_contact(
             said += f"; time constant² / mass {math.exp(told[0]):.3g} [{low:.3g}, {high:.3g}]"
             mass = here[_AT[MASS]], errors[:, _AT[MASS]], simulated.contact[:, _AT[MASS]]
             told = tuple((a + b) / 2.0 for a, b in zip(told, mass, strict=True))
-        rows.append(_row(name, *told, said))
+        row = _row(name, *told, said)
+        values = (float(f"{draw[row.mechanism][row.key]:.4g}") for draw in draws)
+        rows.append(replace(row, draws=tuple(values)))
     return tuple(rows)
 
 

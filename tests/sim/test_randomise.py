@@ -193,6 +193,28 @@ def test_around_a_twin_what_it_leaves_open_is_drawn(tmp_path: Path) -> None:
     assert over(known, draw(ranges, [0, 7]))[DELAY]["latency_s"] == values[7]
 
 
+@pytest.mark.parametrize("friction", [0.2, 1.0])
+def test_what_is_known_together_is_drawn_together(tmp_path: Path, friction: float) -> None:
+    """A station let go of nothing; its twin, with an adhesion that wasn't told left at 0, did."""
+    rows = [(0.2, 2.0), (0.5, 1.0), (0.9, 0.0)]
+    factor, adhesion = (tuple(column) for column in zip(*rows, strict=True))
+    at = "contact_dynamics.slippery.friction_factor", "contact_dynamics.sticky.adhesion_n"
+    told = TwinParameter(
+        at[0], "1", 1.0, friction, (0.2 * friction, friction), friction < 1, draws=factor
+    )
+    untold = TwinParameter(at[1], "N", 0.0, 0.0, (-np.inf, np.inf), False, draws=adhesion)
+    save_twin(Twin("bench", "so101", (told, untold)), tmp_path / "twin.yaml")
+    _, ranges = known_and_drawn(tmp_path / "twin.yaml", "twin")
+    assert ranges is not None
+    if friction == 1.0:  # nothing differs: a station that nothing is wrong with stays nominal
+        assert ranges.ranges == ()
+        return
+    seen = {tuple(flat(draw(ranges, [0, take])).values()) for take in range(40)}
+    assert seen == set(rows)
+    (tmp_path / "ranges.yaml").write_text(as_yaml(ranges))
+    assert load_randomisation(tmp_path / "ranges.yaml").ranges == ranges.ranges
+
+
 def test_what_a_twin_has_measured_is_not_drawn_by_a_preset(tmp_path: Path) -> None:
     known, ranges = known_and_drawn(twin(tmp_path / "twin.yaml"), "dynamics")
     assert ranges is not None
