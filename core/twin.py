@@ -135,6 +135,11 @@ class Twin:
         """The mechanisms of which something differs from nominal, in the file's order."""
         return tuple(dict.fromkeys(p.mechanism for p in self.parameters if p.differs))
 
+    @property
+    def drawn_together(self) -> bool:
+        """Whether something differs that is known only together with other quantities."""
+        return any(p.draws and p.differs for p in self.parameters)
+
 
 def save_twin(twin: Twin, path: Path) -> None:
     """Write `station_twin.yaml`, atomically."""
@@ -367,10 +372,10 @@ def around_twin(twin: Twin, strength: float = 1.0) -> Randomisation:
     What the takes couldn't tell has no interval, and stays nominal, unless it is known together
     with what differs: then all of these are drawn together.
     """
-    found, together = list[Range](), any(p.draws and p.differs for p in twin.parameters)
+    found = list[Range]()
     for p in twin.parameters:
         name = f"{p.mechanism}.{p.key}"
-        if p.draws and together:
+        if p.draws and twin.drawn_together:
             ends = min(p.draws), max(p.draws)
             found.append(Range(name, *ends, p.unit, "together", p.estimate, p.draws))
         elif p.excited and p.mechanism in twin.mechanisms and math.isfinite(sum(p.interval)):

@@ -524,6 +524,8 @@ def commands(
 ) -> tuple[str, ...]:
     """Return the commands that carry a remedy out, each as it is typed; none where none can."""
     twin = [] if about.twin_file is None else [f"--env.twin={about.twin_file}"]
+    if about.twin is not None and about.twin.drawn_together:
+        twin.append("--env.randomise=twin")
     here = [] if about.arm == "so101" else [f"--env.robot={about.arm}"]
     if about.task != "pick_place":
         here.append(f"--env.task={about.task}")

@@ -348,11 +348,14 @@ def test_a_plan_with_commands_comes_back(tmp_path: Path) -> None:
     assert all(escape(line) in text for item in plan.items for line in item.commands)
 
 
+@pytest.mark.parametrize("draws", [(), (0.01, 0.03)], ids=["one value", "known together"])
 def test_the_command_takes_a_twin_and_prints_what_to_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, draws: tuple[float, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_diagnosis(diagnosed({"actuator_response": 0.9}), tmp_path / "diagnosis.json")
-    save_twin(replace(twin(WEAK), station="b"), tmp_path / "twin.yaml")
+    bench = twin(WEAK)
+    bench = replace(bench, parameters=(replace(bench.parameters[0], draws=draws),))
+    save_twin(replace(bench, station="b"), tmp_path / "twin.yaml")
     command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=base"]
     assert main([*command, f"--output_dir={tmp_path / 'p'}"]) == 0
     said = capsys.readouterr().out
@@ -362,6 +365,7 @@ def test_the_command_takes_a_twin_and_prints_what_to_type(
     assert "--policy.path=base" in lines[1]
     assert f"--real=[{tmp_path}/p/resimulated]" in shlex.split(lines[1])
     assert f"--robot.twin={tmp_path / 'twin.yaml'}" in lines[0]
+    assert [".randomise=twin" in line for line in lines] == [bool(draws), False, bool(draws)]
 
 
 @pytest.mark.parametrize(
