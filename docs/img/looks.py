@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/train/looks.md: python docs/img/looks.py."""
+"""Draws the pictures of docs/train/looks.md: python docs/img/looks.py (pip install mitsuba)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from gaploop.core.messages import Image
 from gaploop.sim.cell import SimCell
+from gaploop.sim.conditions import FIDELITIES
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.textures import PATTERNS, procedural
@@ -76,6 +77,16 @@ def soft(shown: tuple[int, ...]) -> list[Image]:
     return found
 
 
+def fidelity(count_px: int = 256) -> list[Image]:
+    """Return one scene at each level, seen from the side; traced, by Mitsuba."""
+    found = []
+    for level in FIDELITIES:
+        with SimCell(conditions={"fidelity": level}) as cell:
+            cell.reset(3)
+            found.append(cell.picture(count_px, count_px))
+    return found
+
+
 names = list(PATTERNS)
 save("library", [[procedural(n, 1, 64) for n in names[k : k + 14]] for k in range(0, 28, 14)])
 save("lamps", [episodes("LS", (2, *WITH_SHADOWS))])
@@ -83,4 +94,5 @@ save("surfaces", [episodes("TX+OC", range(1, 8))])
 save("distractors", [episodes("DM", range(1, 15))[::2]])
 save("frames", [frames(7)])
 save("scene", [scenes(range(1, 8))])
+save("fidelity", [fidelity()])
 save("soft", [soft((0, 80, 181))])
