@@ -93,7 +93,9 @@ def trace(
     for k, geom in enumerate(scene.geoms[: scene.ngeom]):
         corners, triangles, places = _shape(model, scene, geom)
         surface = mi.load_dict(_surface(mi, model, geom, places is not None, gloss))
-        world = corners @ np.asarray(geom.mat, dtype=float).T + geom.pos
+        world = corners
+        if geom.type != mujoco.mjtGeom.mjGEOM_FLEX:  # which is in the world's frame
+            world = corners @ np.asarray(geom.mat, dtype=float).T + geom.pos
         said[f"geom{k}"] = _mesh(mi, world, triangles, places, surface)
     found = np.array(mi.render(mi.load_dict(said), seed=0), dtype=float)
     share = np.clip(found[..., 3:], 0.0, 1.0)
