@@ -39,10 +39,12 @@ from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
+from gaploop.sim.conditions import LOOKS
 from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.randomise import named
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.tasks import SEEN
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.views import OVERHEAD
 from gaploop.sim.world import GymWorld, WorldSpec
@@ -231,7 +233,7 @@ def embedded_rig(
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
     injected = any(severity > 0 for severity in (gaps or {}).values())
-    set_up = set(conditions or {}) - {"backdrop"}  # a photo is a look, as randomisation is
+    set_up = set(conditions or {}) - set(LOOKS)  # as randomisation is
     is_target = bool(set_up or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
@@ -438,7 +440,7 @@ def world_rig(
     scene = load_scene(path)
     scene = scene if fps is None else replace(scene, fps=fps)
     spec = WorldSpec(gaps, gap_seed, conditions)
-    as_it_is = replace(spec, conditions={k: v for k, v in conditions.items() if k != "backdrop"})
+    as_it_is = replace(spec, conditions={k: v for k, v in conditions.items() if k not in LOOKS})
     world = GymWorld(lambda: SceneWorld(scene), spec)
     inner = cast(SceneWorld, world.unwrapped)
     arm = WorldArm(world, inner)
@@ -455,7 +457,9 @@ def world_rig(
 
     def drawn(seed: int) -> dict[str, Any]:
         hand = {} if partner is None else {"hand": partner.plan(np_random(seed)[0])}
-        told = {INSTRUCTION: scene.told(seed)[1]} if scene.is_worded_anew else {}
+        level = conditions.get(INSTRUCTION, SEEN)
+        is_drawn = scene.is_worded_anew or level != SEEN
+        told = {INSTRUCTION: scene.told(seed, level)[1]} if is_drawn else {}
         return {**_photo_drawn(world.photo(seed)), **hand, **told}
 
     person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}

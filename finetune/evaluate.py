@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, cell_tracker
 from gaploop.collect.take import TakeResult, run_take
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.messages import FloatArray
+from gaploop.core.messages import CameraFrame, FloatArray
 from gaploop.core.protocols import Policy
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
@@ -40,6 +40,7 @@ from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import arm_named
+from gaploop.sim.cell import CellCamera
 from gaploop.sim.conditions import parse_conditions
 from gaploop.sim.tasks import SEEN, wording
 
@@ -130,6 +131,33 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view))
     return (call.mode or "", call.phase or "")
+
+
+class _Undrawn:
+    """A picture that is drawn when somebody looks at it."""
+
+    dtype, ndim = np.dtype(np.uint8), 3
+
+    def __init__(self, draw: Callable[[], CameraFrame], width: int, height: int) -> None:
+        self._draw, self.shape = draw, (height, width, 3)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._draw().image, dtype=dtype, copy=copy)
+
+
+class _Unhurried(CellCamera):
+    """A camera of which most pictures are never drawn: a policy looks once for each plan."""
+
+    def frame(self) -> CameraFrame:
+        """Return the newest picture; how old it is isn't told."""
+        size_px = next(v.size_px for v in self._cell.views if v.name == self.name)
+        return CameraFrame(cast(Any, _Undrawn(super().frame, *size_px)), self._cell.now_s)
+
+
+def unhurried(rig: EmbeddedRig) -> EmbeddedRig:
+    """Return a rig that draws what its policy looks at; nothing else is tracked in pictures."""
+    cameras = tuple(_Unhurried(rig.cell, view.name) for view in rig.cell.views)
+    return replace(rig, cameras=cameras, tracker=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +311,8 @@ def rig_of(
 ) -> EmbeddedRig:
     """Return the cell that a policy is tried on, under one condition, at its frame rate [Hz]."""
     rig = spec.rig(condition, fps)
+    if rig.cell.conditions.fidelity == "traced":
+        return unhurried(rig)
     if spec.domain is None:
         return rig
     return replace(rig, tracker=cell_tracker(rig.cell, spec.domain))

@@ -58,7 +58,7 @@ def levels(factor: str, station: Station = SIM_STATION) -> tuple[Any, ...]:
 
 
 def settings(
-    factors: Sequence[str],
+    factors: Sequence[Any],
     base: Mapping[str, Any] | None = None,
     station: Station = SIM_STATION,
     reads: bool = False,
@@ -66,9 +66,10 @@ def settings(
     """Return the settings to try: the base, then each level of each factor by itself.
 
     Args:
-        factors: names of `FACTORS`; `all` for every one that the station has levels of.
+        factors: names of `FACTORS`, or settings of somebody's own; `all` for every one that the
+            station has levels of.
         base: what is set up under every setting; a factor set there takes its levels instead.
-        reads: a policy that reads its instruction is tried in the embedded cell.
+        reads: a policy that reads its instruction is tried in simulation.
 
     Raises:
         UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.
@@ -78,7 +79,12 @@ def settings(
     if not reads and INSTRUCTION in known:
         known.remove(INSTRUCTION)
     wanted: list[str] = []
+    own = [{**base, **setting} for setting in factors if isinstance(setting, Mapping)]
+    if not reads and any(INSTRUCTION in setting for setting in own):
+        raise unread()
     for name in factors:
+        if isinstance(name, Mapping):
+            continue
         if name == ALL:
             wanted += known
         elif name not in FACTORS:
@@ -95,14 +101,14 @@ def settings(
     found = [base]
     for name in dict.fromkeys(wanted):
         found += [{**base, name: level} for level in levels(name, station)]
-    return found
+    return found + own
 
 
 def unread() -> UnusableInputError:
     """Return what to say where nothing reads the instruction."""
     return UnusableInputError(
-        "instruction: gaploop evaluate words it otherwise in the embedded cell, for a policy that "
-        "reads it, such as SmolVLA; ACT and Diffusion read none. Leave it out."
+        "instruction: gaploop evaluate words it otherwise in simulation, for a policy that reads "
+        "it, such as SmolVLA; ACT and Diffusion read none. Leave it out."
     )
 
 

@@ -245,16 +245,6 @@ def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:
     return {k: v.to(device) for k, v in tensors.items()}
 
 
-def planned(bundle: ActBundle, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return normalised chunks with gradients, shape (b, chunk, n_action).
-
-    Args:
-        known: what the policy sees under LeRobot's keys, in LeRobot units.
-    """
-    chunk: torch.Tensor = bundle.policy.model(bundle.preprocessor(dict(known)))[0]
-    return chunk
-
-
 def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
     """Return what a policy was trained on, by its sidecar.
 

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn import functional
 
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
@@ -36,14 +38,19 @@ from gaploop.core.run_record import write_run
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, is_tracked
-from gaploop.finetune.batches import Batch
+from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, kind_of
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.evaluate import CellSpec, rig_of
-from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
+from gaploop.finetune.evaluate import CellSpec, rig_of, unhurried
+from gaploop.finetune.lerobot_policy import ActPolicy, LerobotDriver, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.training import Learner, Progress, read_checkpoint, train
-from gaploop.finetune.tuning.presets import PRESETS, REINFORCE_SPEC, LoraOptions, TrainSpec
+from gaploop.finetune.tuning.presets import (
+    PRESETS,
+    REINFORCE_SPEC,
+    TRACKED,
+    LoraOptions,
+    TrainSpec,
+)
 from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
 
@@ -66,6 +73,8 @@ HELD: Final = 0.95
 """Share of an offset that the next plan's keeps: what a station needs may be one and the same
 change (colored noise: Eberhard et al. 2023). At the one station where both were tried, offsets
 drawn anew for each plan did as well."""
+KINDS: Final = (TRACKED, "keypoint")
+"""Policies that plan a chunk at once: of tracked poses, and of pictures."""
 FAR: Final = 0.1
 """Divergence from the policy that made a round's attempts, beyond which it is only pulled back."""
 
@@ -75,21 +84,28 @@ class Decisions:
     """Chunks that were planned in attempts, one row each.
 
     Attributes:
-        state, environment: what the policy saw, shapes (b, n_state) and (b, n_environment).
+        seen: LeRobot's key to what the policy saw, normalised, shapes (b, …).
         explored: normalised actions that were executed, shape (b, execute, n_action).
         planned: what the policy planned, and the offsets were drawn about, of the same shape.
         advantage: how much better the attempt went than its group, shape (b,).
     """
 
-    state: FloatArray
-    environment: FloatArray
+    seen: Mapping[str, NDArray[Any]]
     explored: FloatArray
     planned: FloatArray
     advantage: FloatArray
 
     def rows(self, which: Any) -> Decisions:
         """Return some of them."""
-        return Decisions(*(getattr(self, name)[which] for name in vars(self)))
+        seen = {key: values[which] for key, values in self.seen.items()}
+        return Decisions(seen, self.explored[which], self.planned[which], self.advantage[which])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Decisions]) -> Decisions:
+        """Return several as one."""
+        seen = {k: np.concatenate([p.seen[k] for p in parts]) for k in parts[0].seen}
+        rest = ("explored", "planned", "advantage")
+        return cls(seen, *(np.concatenate([getattr(p, n) for p in parts]) for n in rest))
 
 
 def offsets(execute: int) -> FloatArray:
@@ -108,40 +124,72 @@ def densities(deviation: torch.Tensor, spread: float) -> torch.Tensor:
     return -0.5 * (drawn / spread).square().sum((1, 2))
 
 
-class Explorer(ActPolicy):
+FIRST: Final = "first."
+"""Before the key of a picture: the one that its attempt began with."""
+
+
+def seen_by(policy: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what a policy works a plan out from: of pictures, in the size that it sees, uint8."""
+    known = {k: inputs[k] for k in policy.config.input_features}
+    for camera in policy.config.image_features:
+        small = functional.interpolate(known[camera], policy.config.resize_shape, mode="area")
+        known[camera] = (small * 255.0).round().byte()
+    return known
+
+
+def planned(policy: Any, seen: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return normalised chunks with gradients, shape (b, chunk, n_action)."""
+    if not policy.config.image_features:
+        chunk: torch.Tensor = policy.model(dict(seen))[0]
+        return chunk
+    first, now = (policy.look({k: seen[at + k] for k in policy.cameras}) for at in (FIRST, ""))
+    return cast(torch.Tensor, policy.plan(first, now, seen[act.STATE])[0])
+
+
+class Explorer:
     """Drives with a policy's plans and random offsets, and remembers both.
 
     Args:
         spread: of the offsets, in standard deviations of the action; 0 for none.
+
+    Attributes:
+        driver: the policy, which now explores.
+        kept: what was seen, normalised actions and plan of each decision of an attempt.
     """
 
     def __init__(self, bundle: act.ActBundle, spread: float) -> None:
-        super().__init__(bundle)
-        self.spread = spread
-        self.rng = np.random.default_rng(0)
-        self.kept: list[tuple[FloatArray, ...]] = []
-        """State, environment, normalised actions and plan of each decision since it was last
-        emptied."""
+        self._policy, self.spread = bundle.policy, spread
+        sees = bool(bundle.policy.config.image_features)
+        self.driver: ActPolicy = (LerobotDriver if sees else ActPolicy)(bundle)
+        bundle.policy.predict_action_chunk = self._explored
+        self.begin(np.random.default_rng(0))
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Begin an attempt."""
+        self.rng = rng
+        self.kept: list[tuple[dict[str, NDArray[Any]], FloatArray, FloatArray]] = []
+        self._first: dict[str, torch.Tensor] = {}
         self._drawn: FloatArray = np.zeros(0)
 
-    def predict(self, batch: Batch) -> FloatArray:
-        """Return a chunk with offsets, shape (1, execute, n_action), in LeRobot units."""
-        tensors = act.to_tensors(batch)
+    def _explored(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a normalised chunk with offsets, shape (1, execute, n_action)."""
+        policy = self._policy
         with torch.inference_mode():
-            known = {k: tensors[k] for k in (act.STATE, act.ENVIRONMENT)}
-            chunk = self.bundle.policy.predict_action_chunk(self.bundle.preprocessor(known))
-            mean = chunk[:, : self.execute]
-            basis = offsets(mean.shape[1])
-            drawn = self.rng.normal(size=(len(basis), mean.shape[2]))
-            if self.kept:
-                drawn = HELD * self._drawn + math.sqrt(1 - HELD**2) * drawn
-            self._drawn = drawn
-            tried = torch.from_numpy((basis.T @ (self.spread * drawn))[None])
-            explored = mean + tried.to(mean.dtype)
-            plans = (explored[0].numpy().copy(), mean[0].numpy().copy())
-            self.kept.append((batch.state[0], batch.environment[0], *plans))
-            answer = self.bundle.postprocessor(explored)
-        return np.asarray(answer.cpu().numpy(), dtype=np.float64)
+            seen = seen_by(policy, inputs)
+            pictures = policy.config.image_features
+            self._first = self._first or {FIRST + k: seen[k] for k in pictures}
+            seen |= self._first
+            mean = planned(policy, seen)[:, : self.driver.execute]
+        basis = offsets(mean.shape[1])
+        drawn = self.rng.normal(size=(len(basis), mean.shape[2]))
+        if self.kept:
+            drawn = HELD * self._drawn + math.sqrt(1 - HELD**2) * drawn
+        self._drawn = drawn
+        tried = torch.from_numpy((basis.T @ (self.spread * drawn))[None])
+        explored = mean + tried.to(mean.dtype)
+        shown = {k: v[0].numpy().copy() for k, v in seen.items()}
+        self.kept.append((shown, explored[0].numpy().copy(), mean[0].numpy().copy()))
+        return explored
 
 
 @dataclass(frozen=True)
@@ -170,9 +218,11 @@ def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
     if key not in _loaded["rigs"]:
-        _loaded["rigs"][key] = rig_of(spec)
+        rig = rig_of(spec)
+        sees = isinstance(explorer.driver, LerobotDriver)
+        _loaded["rigs"][key] = unhurried(rig) if sees else rig
     rig: EmbeddedRig = _loaded["rigs"][key]
-    leader = PolicyLeader(explorer, rig.follower, rig.fps, rig.control_hz)
+    leader = PolicyLeader(explorer.driver, rig.follower, rig.fps, rig.control_hz)
     return run_take(rig, leader, seed=job.scene, max_s=spec.max_s).outcome is Outcome.SUCCESS
 
 
@@ -186,16 +236,17 @@ def attempts(
         Finalize(None, _close_rigs, exitpriority=10)
         bundle = act.load(job.base)
         module = adapter.wrap(bundle.policy, job.base, job.lora)
-        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
+        explorer = Explorer(bundle, SPREAD)
+        _loaded.update(base=(job.base, job.lora), explorer=explorer, module=module, rigs={})
     own = dict(_loaded["module"].named_parameters())
     with torch.no_grad():
         for name, value in job.weights.items():
             own[name].copy_(value)
     _loaded["module"].eval()
-    explorer = Explorer(_loaded["bundle"], SPREAD)
+    explorer = _loaded["explorer"]
     won, kept = [], []
     for member in range(GROUP):
-        explorer.rng, explorer.kept = np.random.default_rng([*job.seed, member]), []
+        explorer.begin(np.random.default_rng([*job.seed, member]))
         won.append(attempt(explorer, job))
         kept.append(explorer.kept)
     share = float(np.mean(won))
@@ -204,10 +255,10 @@ def attempts(
     found = []
     for is_won, decisions in zip(won, kept, strict=True):
         advantage = (is_won - share) / np.std(won)
-        seen = (np.stack(part) for part in zip(*decisions, strict=True))
-        state, environment, explored, planned = seen
-        shared = np.full(len(decisions), advantage)
-        found.append(Decisions(state, environment, explored, planned, shared))
+        shown = [seen for seen, _, _ in decisions]
+        seen = {k: np.stack([one[k] for one in shown]) for k in shown[0]}
+        tried, meant = (np.stack([d[k] for d in decisions]) for k in (1, 2))
+        found.append(Decisions(seen, tried, meant, np.full(len(decisions), advantage)))
     return job.scene, won, found
 
 
@@ -257,14 +308,10 @@ class Rounds:
                     "success": success,
                     "nominal": float(np.mean(away)) if away else float("nan"),
                     "groups": sum(bool(found) for _, _, found in done) / len(done),
-                    "decisions": sum(len(part.state) for part in parts),
+                    "decisions": sum(len(part.advantage) for part in parts),
                 }
             )
-            decisions = None
-            if parts:
-                names = vars(parts[0])
-                joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
-                decisions = Decisions(**joined)
+            decisions = Decisions.joined(parts) if parts else None
             barren = barren + 1 if decisions is None and success < 0.5 else 0
             if barren > 5:
                 raise UnusableInputError(
@@ -273,12 +320,12 @@ class Rounds:
                 )
             rng = np.random.default_rng([seed, number, 1])
             skip = first % UPDATES if number == begin else 0
-            many = 0 if decisions is None else len(decisions.state)
+            many = 0 if decisions is None else len(decisions.advantage)
             for part in np.array_split(rng.permutation(many), UPDATES)[skip:]:
                 yield decisions.rows(part) if decisions is not None else _NOTHING
 
 
-_NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
+_NOTHING: Final = Decisions({}, *(np.zeros(0) for _ in range(3)))
 
 
 @dataclass
@@ -300,15 +347,12 @@ class GroupLearner(Learner):
         a gradient says: the divergence from the policy that made the attempts does. 0 where
         nothing was learned.
         """
-        if not len(batch.state):
+        if not len(batch.advantage):
             own = [p.sum() for p in self.module.parameters() if p.requires_grad]
             return 0.0 * torch.stack(own).sum()
-        known = {
-            act.STATE: torch.from_numpy(batch.state),
-            act.ENVIRONMENT: torch.from_numpy(batch.environment),
-        }
+        seen = {key: torch.from_numpy(values) for key, values in batch.seen.items()}
         explored, then = torch.from_numpy(batch.explored), torch.from_numpy(batch.planned)
-        now = act.planned(self.bundle, known)[:, : explored.shape[1]]
+        now = planned(self.bundle.policy, seen)[:, : explored.shape[1]]
         divergence = -densities(now - then, self.spread).mean()
         if divergence > FAR:
             return divergence
@@ -337,17 +381,17 @@ def reinforce(
         attempts: makes those of a group; in the embedded cell unless given.
 
     Raises:
-        UnusableInputError: a policy that plans no chunks from tracked poses, sizes that can't be,
+        UnusableInputError: a policy that isn't one of `KINDS`, sizes that can't be,
             or six rounds from which nothing could be learned.
     """
     named, folder = config.policy.path, config.folder
     base, cell = base_of(named), cell or CellSpec(**config.env.cell())
-    if not is_tracked(base):
+    if (kind := kind_of(base)) not in KINDS:
         raise UnusableInputError(
-            f"Policy {named} isn't the small ACT on joints and tracked poses, the only "
-            "kind supported so far. Others: gaploop record --robot.twin=FILE, then finetune."
+            f"Policy {named} is of type {kind}. Only base, base_vision and what was tuned from "
+            "them is reinforced. Others: gaploop record --robot.twin=FILE, then finetune."
         )
-    spec, lora = config.spec(REINFORCE_SPEC), PRESETS["tracked_lora"].lora
+    spec, lora = config.spec(REINFORCE_SPEC), PRESETS[f"{kind}_lora"].lora
     if spec.batch_size < GROUP:
         raise UnusableInputError(
             f"--batch_size={spec.batch_size} must be at least {GROUP}: so often each scene is "

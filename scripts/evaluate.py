@@ -152,9 +152,10 @@ class GymEvaluateConfig(RolloutsOptions):
     preset is relative to the scene, and what the environment can't have is left out."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, as of --env.conditions of the embedded cell: '{"backdrop": "photos"}'."""
-    factors: list[str] = field(default_factory=list)
+    factors: list[Any] = field(default_factory=list)
     """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
-    human; or all that the environment can have."""
+    human, instruction (of policies that read it; other words of a scene file); or all that the
+    environment can have; or settings of your own, such as '[{fidelity: shadows}]'."""
     roles: Path | None = None
     """roles.yaml: what in the model is arm, gripper, object, table, cameras, where that is in
     doubt (docs/start/my_simulation.md)."""
@@ -247,10 +248,15 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             result = _in_the_cell(config, folder)
         else:
             from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
+            from gaploop.finetune.lerobot_policy import reads_instruction
             from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
-            varied = settings(config.factors, config.conditions)
+            # A script may; named alone, it is tried.
+            reads = INSTRUCTION in config.factors
+            if not options.is_script(policy):
+                reads = reads_instruction(policy)
+            varied = settings(config.factors, config.conditions, reads=reads)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
             made_like = known_and_drawn(config.twin, config.randomise)
             spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)
@@ -305,11 +311,9 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
-    own = [setting for setting in config.factors if isinstance(setting, dict)]
-    named = [f for f in config.factors if f not in own]
     reads = reads_instruction(config.policy.required())
-    varied = [*settings(named, base, reads=reads), *own]
-    if not reads and any(INSTRUCTION in setting for setting in varied):
+    varied = settings(config.factors, base, reads=reads)
+    if not reads and INSTRUCTION in base:
         raise unread()
     count = len({condition_name(c) for c in varied})
     # What the cell is made like, in words.

@@ -19,14 +19,20 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import CameraFrame
-from gaploop.sim.gaps.mechanism import ImagePath
+from gaploop.sim.conditions import FIDELITIES
+from gaploop.sim.gaps.mechanism import ImagePath, SpecEdit
+from gaploop.sim.traced import trace
 from gaploop.sim.views import Lens, View, moves
 
 ALL: Final = mujoco.mjtCatBit.mjCAT_ALL.value
 STILL: Final = mujoco.mjtCatBit.mjCAT_STATIC.value
 """What is fixed to the world; a hand that follows a path isn't."""
 MOVING: Final = mujoco.mjtCatBit.mjCAT_DYNAMIC.value
-MULTISAMPLES: Final = 0  # of the renderer: two cost two thirds of the frames on a CPU
+MULTISAMPLES: Final = {"shadows": 4}
+"""Of each pixel, by fidelity: two cost two thirds of the frames on a CPU."""
+FIDELITY: Final = "gaploop_fidelity"
+"""Number of a model that says how it is drawn, a place in `FIDELITIES`."""
+SHADOW_PX: Final = 2048
 MOST_GEOMS: Final = 1000
 MOST_SPARE: Final = 2  # graphics contexts kept by a thread
 
@@ -135,11 +141,19 @@ class LayeredCamera:
                 "A photo can't stand behind a camera that moves, such as wrist. Leave out the "
                 "camera or the backdrop."
             )
+        self._traced = fidelity_of(self._model) == "traced"
+        if photo is not None and self._traced:
+            raise UnusableInputError(
+                "A photo can't stand behind a traced picture. Leave out the backdrop, or take "
+                "fidelity shadows."
+            )
         self._photo = photo
         self._backdrop: Backdrop | None = None
         model = self._model  # what is seen through something is drawn with it
-        self._whole = self._moves or bool(
-            (model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any()
+        self._whole = (
+            self._moves
+            or self._traced
+            or bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
         )
         if model.vis.quality.shadowsize:  # what moves throws shadows on what stands still
             self._whole |= bool((model.light_castshadow & model.light_active).any())
@@ -162,7 +176,10 @@ class LayeredCamera:
     def draw_whole(self, data: mujoco.MjData) -> NDArray[np.uint8]:
         """Return the same without a photo, at half the cost where what stands still has changed."""
         self._gl.make_current()
-        return self._shown(self._drawn(data, ALL)[0])
+        drawn = self._drawn(data, ALL)[0]
+        if self._traced:
+            drawn = trace(self._model, self._scene, drawn[::-1])[::-1]
+        return self._shown(drawn)
 
     def _shown(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a picture from the top row down, bent; a graphics library counts from below."""
@@ -216,9 +233,27 @@ def painted(model: mujoco.MjModel) -> list[int]:
     return [t for t, n in enumerate(names) if n == "table" or n.startswith("gaploop_")]
 
 
+def fidelity_of(model: mujoco.MjModel) -> str:
+    """Return how pictures of a model are drawn."""
+    known = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_NUMERIC, FIDELITY)
+    return FIDELITIES[0 if known < 0 else int(model.numeric(known).data[0])]
+
+
+def at_fidelity(level: str) -> SpecEdit:
+    """Return what has pictures of a model drawn at a level."""
+
+    def edit(spec: mujoco.MjSpec) -> None:
+        spec.visual.quality.shadowsize = SHADOW_PX
+        for light in spec.lights:
+            light.castshadow = True
+        spec.add_numeric(name=FIDELITY, size=1, data=[FIDELITIES.index(level)])
+
+    return edit
+
+
 def set_offscreen(model: mujoco.MjModel, width: int, height: int) -> None:
     """Make the buffer that is drawn into as large as the picture: it is resolved as a whole."""
-    model.vis.quality.offsamples = MULTISAMPLES
+    model.vis.quality.offsamples = MULTISAMPLES.get(fidelity_of(model), 0)
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
 
 

@@ -139,7 +139,7 @@ class SimCell:
             return made
 
         on = appliers()
-        alike = ("lighting", "distractors", "camera_pose", "table_height", "human")
+        alike = ("lighting", "distractors", "camera_pose", "table_height", "human", "fidelity")
         on.model.show(self.views)
         set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))

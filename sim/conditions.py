@@ -146,6 +146,12 @@ PLACEMENTS = ("nominal", "inner", "flank")
 others are beside it and within reach: `placement` says where."""
 
 
+FIDELITIES = ("plain", "shadows", "traced")
+"""Fast; every lamp throws shadows, edges are multisampled; paths of light are traced (`traced`)."""
+LOOKS = ("backdrop", "fidelity")
+"""Free conditions that only cameras see."""
+
+
 @dataclass(frozen=True)
 class Conditions:
     """Conditions of a cell; the defaults are the nominal cell.
@@ -160,6 +166,7 @@ class Conditions:
         human: name in HUMANS.
         placement: name in PLACEMENTS; a free condition, which only the embedded cell knows.
         backdrop: a photo, or a folder that each episode's is drawn from; "" for none.
+        fidelity: how pictures are drawn, one of FIDELITIES.
     """
 
     background: str = "wood"
@@ -172,6 +179,7 @@ class Conditions:
     human: str = "none"
     placement: str = "nominal"
     backdrop: str = ""
+    fidelity: str = "plain"
 
 
 NAMES: dict[str, Sequence[str]] = {
@@ -210,14 +218,18 @@ def parse_conditions(values: Mapping[str, object]) -> Conditions:
     """
     known: dict[str, object] = {}
     for key, value in values.items():
-        choices = (*CONDITIONS, "placement", "backdrop")
+        choices = (*CONDITIONS, "placement", *LOOKS)
         if key not in choices:
             raise unknown_choice("condition", key, choices, "conditions")
-        names = PLACEMENTS if key == "placement" else NAMES.get(key)
+        names = {"placement": PLACEMENTS, "fidelity": FIDELITIES, **NAMES}.get(key)
         if names is not None:
             if value not in names:
                 raise unknown_choice(key, value, names, f"condition '{key}'")
             known[key] = value
+            if value == "traced":
+                from gaploop.sim import traced  # loads MuJoCo, which names of conditions don't need
+
+                traced.announce()
         elif key == "backdrop":
             if value:
                 photo_of(Path(str(value)), 0)

@@ -28,6 +28,7 @@ from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import AFFINE, find_roles, motors_of
+from gaploop.sim.tasks import SEEN, WORDINGS
 from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
@@ -80,6 +81,7 @@ class Scene:
         home_deg: joint to where it starts [°, m].
         choices: what `$name` stands for in the three that follow, one drawn for each episode.
         instruction: the task in words; of several that mean the same, one is drawn.
+        wordings: level, of `tasks.WORDINGS`, to other words for it, which recordings don't draw.
         demonstrator: waypoints, as `Demonstrator` takes them.
         partner: a person's hand that gives the robot something, or takes it.
     """
@@ -98,6 +100,7 @@ class Scene:
     reset: tuple[PlacedBody, ...] = ()
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     instruction: Sequence[str] = ("",)
+    wordings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     success: Any = None
     demonstrator: Sequence[Mapping[str, Any]] = ()
     max_s: float = 12.0
@@ -115,16 +118,16 @@ class Scene:
             chosen = dict(zip(self.choices, values, strict=True))
             parts = {
                 part: _chosen(getattr(self, part), chosen, f"{where}, {part}")
-                for part in ("instruction", "success", "demonstrator")
+                for part in ("instruction", "wordings", "success", "demonstrator")
             }
             made.append(replace(self, choices={}, **parts) if chosen else self)
         return made
 
-    def told(self, seed: int) -> tuple[int, str]:
-        """Return which of `asked` an episode is, and in what words."""
+    def told(self, seed: int, level: str = SEEN) -> tuple[int, str]:
+        """Return which of `asked` an episode is, and in what words of a level."""
         rng, asked = np.random.default_rng([seed, 81]), self.asked()
         number = int(rng.integers(len(asked)))
-        words = asked[number].instruction
+        words = asked[number].instruction if level == SEEN else asked[number].wordings[level]
         return number, words[int(rng.integers(len(words)))]
 
 
@@ -149,6 +152,10 @@ def _choices(said: Any, where: str) -> dict[str, list[str]]:
         if not isinstance(values, list) or not values or not str(name).isidentifier():
             raise UnusableInputError(f"{where}, {name}: give a list of names, such as [red, blue].")
     return {str(name): [str(v) for v in values] for name, values in found.items()}
+
+
+def _words(said: Any) -> tuple[str, ...]:
+    return tuple(map(str, said)) if said and isinstance(said, list) else (str(said),)
 
 
 def _triple(value: Any, where: str) -> NDArray[np.float64]:
@@ -182,7 +189,7 @@ READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
         for name, spot in mapping(v, where, "body: {x_m, y_m}").items()
     ),
     "choices": _choices,
-    "instruction": lambda v, _: tuple(map(str, v)) if v and isinstance(v, list) else (str(v),),
+    "instruction": lambda v, _: _words(v),
     "success": lambda v, _: v,
     "demonstrator": lambda v, _: tuple(v or ()),
     "max_s": lambda v, where: number(v, where, 0.1, 600.0),
@@ -202,9 +209,13 @@ def load_scene(path: Path) -> Scene:
     for camera in mapping(said.get("cameras"), f"{where}, cameras", "name: {eye_m, at_m}").values():
         if isinstance(camera, dict) and "calibration" in camera:  # beside the scene
             camera["calibration"] = str(path.parent / str(camera["calibration"]))
+    more: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
+    if isinstance(levels := said["instruction"], dict):
+        check_keys(levels, (SEEN, *WORDINGS), f"{where}, instruction", (SEEN,))
+        more["wordings"] = {k: _words(v) for k, v in levels.items() if k != SEEN}
+        said["instruction"] = levels[SEEN]
     given = {k: read(said[k], f"{where}, {k}") for k, read in READERS.items() if k in said}
-    models: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
-    return Scene(path, **models, **given)
+    return Scene(path, **more, **given)
 
 
 def _camera(name: str, said: Mapping[str, Any], cameras: str) -> SceneCamera:
@@ -297,6 +308,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         draws: observations have pictures.
         jaw: the gripper's joint, "" where the file names none.
         photo: what is behind the scene in them instead of bench and room, from the next reset on.
+        wording: level of the words that the task is told in, from the next reset on.
         state: what its success looks at.
         asked: the scene with the present episode's choices made.
         task_description: the instruction of the present episode.
@@ -306,6 +318,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     render_mode = "rgb_array"
     photo: Path | None = None
+    wording = SEEN
 
     def __init__(self, scene: Scene) -> None:
         """Compile a scene; UnusableInputError where the file doesn't fit its model."""
@@ -399,9 +412,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Start an episode: the arm at home, things where the file says."""
         super().reset(seed=seed)
         del options
-        if self.scene.is_worded_anew:
+        if self.scene.is_worded_anew or self.wording != SEEN:
             drawn = int(self.np_random.integers(2**31)) if seed is None else seed
-            number, self.task_description = self.scene.told(drawn)
+            number, self.task_description = self.scene.told(drawn, self.wording)
             self.asked, self._holds = self._asked[number]
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)

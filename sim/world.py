@@ -22,8 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.sim.camera import LayeredCamera, painted
-from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions, photo_of
+from gaploop.core.vocabulary import INSTRUCTION
+from gaploop.sim.camera import LayeredCamera, at_fidelity, painted
+from gaploop.sim.conditions import (
+    FIDELITIES,
+    HUMANS,
+    LIGHTINGS,
+    OBJECTS,
+    parse_conditions,
+    photo_of,
+)
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
@@ -46,6 +54,7 @@ from gaploop.sim.roles import (
     period_of,
     survey,
 )
+from gaploop.sim.tasks import SEEN
 from gaploop.sim.textures import Library
 
 logger = logging.getLogger(__name__)
@@ -141,6 +150,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     _photo: Path | None = None
+    _redraws = False
     _looks: FrameLooks | None = None
 
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL, known: Survey | None = None) -> None:
@@ -311,11 +321,15 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             _check(on, known)
         except UnavailableError as error:
             raise UnavailableError(f"{', '.join(given)} can't be set here: {error}.") from error
+        conditions = dict(conditions)
+        level = conditions.pop(INSTRUCTION, SEEN)
+        if level not in (SEEN, *getattr(getattr(self.unwrapped, "scene", None), "wordings", ())):
+            raise UnavailableError(f"no {level} words for its instruction are in a scene file")
         try:
             set_up(on, conditions)
             _check(on, known)
         except UnavailableError as error:
-            raise UnavailableError(f"{dict(conditions)} can't be set up here: {error}.") from error
+            raise UnavailableError(f"{conditions} can't be set up here: {error}.") from error
         return on
 
     # What it does.
@@ -363,26 +377,28 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             self._drawers.popitem()[1].close()
         photo = self.photo(seed)
         if hasattr(self.unwrapped, "photo"):  # a scene file draws itself
-            cast(Any, self.unwrapped).photo = photo
+            inner = cast(Any, self.unwrapped)
+            inner.photo, inner.wording = photo, self._spec.conditions.get(INSTRUCTION, SEEN)
             return
         self._photo, known = photo, self._survey
-        if photo is not None and not (known and known.roles.cameras):
+        self._redraws = photo is not None or self._spec.conditions.get("fidelity") == "traced"
+        if self._redraws and not (known and known.roles.cameras):
             missing = (
                 "no camera of the model was found: name it in roles.yaml (cameras: [name])"
                 if known
                 else "its pictures aren't drawn by MuJoCo"
             )
-            raise UnavailableError(f"A backdrop can't be set up here: {missing}.")
+            raise UnavailableError(f"Pictures can't be drawn anew here: {missing}.")
 
     def _redrawn(self, name: str, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a picture of the environment before the photo."""
+        """Return a picture of the environment before the photo, or traced."""
         assert self._survey is not None
         cameras = self._survey.roles.cameras
         called = {self.model.camera(c).name: c for c in cameras}
         height, width = picture.shape[:2]
         if name not in called and len(cameras) > 1:
             raise UnavailableError(
-                f"A backdrop can't be set up here: the picture {name or 'of render()'} may be of "
+                f"Pictures can't be drawn anew here: the one {name or 'of render()'} may be of "
                 f"{' or '.join(map(str, called))}. Name one camera in roles.yaml (cameras: [name])."
             )
         key = called.get(name, cameras[0]), width, height
@@ -494,14 +510,14 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             vectors = dict(numbers_in(observation))
             for reading in known.readings:
                 vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
-        return self._pictured(observation) if on.images.active or self._photo else observation
+        return self._pictured(observation) if on.images.active or self._redraws else observation
 
     def _pictured(self, value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
             return {key: self._pictured(v, str(key)) for key, v in value.items()}
         if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
             assert self._on is not None
-            if self._photo is not None:
+            if self._redraws:
                 value = self._redrawn(name, value)
             return self._on.images.picture(value, self._noise, self._t_s)
         return value
@@ -509,7 +525,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         """Return the environment's picture, RGB, shape (height, width, 3)."""
         picture = self.env.render()
-        changed = self._on and (self._on.images.active or self._photo)
+        changed = self._on and (self._on.images.active or self._redraws)
         return self._pictured(picture) if changed else picture
 
     def success(self) -> bool:
@@ -549,6 +565,8 @@ def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
         model.light(LIGHTINGS[wanted.lighting])
     for _ in range(wanted.distractors):
         model.add_box((OBJECT_HALF_M,) * 3)
+    if wanted.fidelity != FIDELITIES[0]:
+        model.edit(at_fidelity(wanted.fidelity))
     model.move_camera(wanted.camera_pose)
     if wanted.table_height:
         model.move_table(wanted.table_height)

@@ -1,15 +1,19 @@
-"""Draws the pictures of docs/train/looks.md: python docs/img/looks.py."""
+"""Draws the pictures of docs/train/looks.md: python docs/img/looks.py (pip install mitsuba)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import cv2
+import matplotlib.pyplot as plt
 import numpy as np
+import sklearn.datasets
 
 from gaploop.core.messages import Image
 from gaploop.sim.cell import SimCell
+from gaploop.sim.conditions import FIDELITIES
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.textures import PATTERNS, procedural
@@ -76,6 +80,64 @@ def soft(shown: tuple[int, ...]) -> list[Image]:
     return found
 
 
+def fidelity(count_px: int = 256) -> list[Image]:
+    """Return one scene at each level, seen from the side; traced, by Mitsuba."""
+    found = []
+    for level in FIDELITIES:
+        with SimCell(conditions={"fidelity": level}) as cell:
+            cell.reset(3)
+            found.append(cell.picture(count_px, count_px))
+    return found
+
+
+def contact() -> None:
+    """Draw what CD changes and no camera sees: motion, over half a second."""
+    cases: list[tuple[str, str, tuple[float, ...]]] = [
+        ("actuator_response.gripper_drive", "stiffness_factor", (0.3, 1.0, 2.0)),
+        ("actuator_response.action_noise", "noise_rad", (0.0, math.radians(0.5))),
+        ("object_property.centre_of_mass", "com_x_fraction", (-0.5, 0.0, 0.5)),
+        ("contact_dynamics.restitution", "damping_factor", (0.2, 0.5, 1.0)),
+    ]
+    sides = ("jaws close [°]", "goal that arrives [°]", "tilt of the cube [°]", "cube's height [mm]")
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.4), layout="constrained")
+    for (mechanism, key, values), axis, side in zip(cases, axes, sides, strict=True):
+        for value in values:
+            with SimCell(parameters={mechanism: {key: value}}) as cell:
+                axis.plot(*_motion(cell, side), label=f"{value:.3g}", linewidth=1.0)
+        axis.set(title=key, ylabel=side, xlabel="s")
+        axis.legend(fontsize="small", frameon=False)
+    figure.savefig(HERE / "looks_contact.png", dpi=80)
+
+
+def _motion(cell: SimCell, side: str) -> tuple[list[float], list[float]]:
+    """Return times [s] and what is seen of a motion that a mechanism changes."""
+    cell.reset(3)
+    data, goal = cell.data, cell.read().position_rad
+    thing = int(cell.model.joint("object").qposadr[0])
+    if side.startswith("jaws"):
+        goal[-1] -= 0.5
+    elif side.startswith("tilt"):  # on an edge, near where it falls over
+        half_rad = math.radians(17.0)
+        data.qpos[thing + 2] += 0.006
+        data.qpos[thing + 3 : thing + 7] = [math.cos(half_rad), 0.0, math.sin(half_rad), 0.0]
+    elif side.startswith("cube"):
+        data.qpos[thing + 2] += 0.05
+    times_s, seen = [], []
+    for frame in range(int(0.5 * cell.control_hz)):
+        cell.command(goal)
+        cell.advance(1.0 / cell.control_hz)
+        w, _, y, _ = data.qpos[thing + 3 : thing + 7]
+        value = {
+            "jaws": math.degrees(float(cell.read().position_rad[-1])),
+            "goal": math.degrees(float(data.ctrl[0])),
+            "tilt": math.degrees(2.0 * math.atan2(y, w)),
+            "cube": 1000.0 * float(data.qpos[thing + 2]),
+        }[side[:4]]
+        times_s.append((frame + 1) / cell.control_hz)
+        seen.append(value)
+    return times_s, seen
+
+
 names = list(PATTERNS)
 save("library", [[procedural(n, 1, 64) for n in names[k : k + 14]] for k in range(0, 28, 14)])
 save("lamps", [episodes("LS", (2, *WITH_SHADOWS))])
@@ -83,4 +145,14 @@ save("surfaces", [episodes("TX+OC", range(1, 8))])
 save("distractors", [episodes("DM", range(1, 15))[::2]])
 save("frames", [frames(7)])
 save("scene", [scenes(range(1, 8))])
+photos = Path(sklearn.datasets.__file__).parent / "images"
+save(
+    "folders",
+    [
+        episodes(f"TX,textures={photos}", range(1, 5))
+        + episodes(f"CP,backgrounds={photos}", range(1, 4))
+    ],
+)
+save("fidelity", [fidelity()])
+contact()
 save("soft", [soft((0, 80, 181))])

@@ -269,7 +269,7 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         self, first: Tensor, now: Tensor, state: Tensor, batch: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, float]]:
         """Return the loss where pictures have been looked at; see `forward`."""
-        chunk, poses = self._plan(first, now, state)
+        chunk, poses = self.plan(first, now, state)
         kept = ~batch["action_is_pad"][..., None]
         error = (functional.l1_loss(chunk, batch[ACTION], reduction="none") * kept).sum()
         loss = error / (kept.sum() * self.n_action).clamp(min=1)
@@ -289,7 +289,7 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         now = self.look({k: batch[k] for k in self.cameras})
         if self._first is None or self._first.shape != now.shape:
             self._first = now
-        return self._plan(self._first, now, batch[OBS_STATE])[0]
+        return self.plan(self._first, now, batch[OBS_STATE])[0]
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Tensor], **_kwargs: Any) -> Tensor:
@@ -311,7 +311,8 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
             seen.append(eye(given))
         return torch.cat(seen, 1)
 
-    def _plan(self, first: Tensor, now: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def plan(self, first: Tensor, now: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return normalised chunks, (b, chunk, n_action), and poses, (b, 2, n_poses), of looks."""
         before = self.first_poses(first)
         known = torch.cat([first, now, state], 1)
         after = self.now_poses(torch.cat([known, before], 1))

@@ -72,8 +72,11 @@ def test_every_level_of_every_factor_can_be_set_up_in_the_cell_and_has_a_name() 
 
 def test_how_the_task_is_worded_is_a_factor_of_policies_that_read() -> None:
     assert INSTRUCTION not in {name for setting in settings(["all"]) for name in setting}
-    with pytest.raises(UnusableInputError, match="read none"):
-        settings([INSTRUCTION])
+    for asked in (INSTRUCTION, {INSTRUCTION: "unseen"}):
+        with pytest.raises(UnusableInputError, match="read none"):
+            settings([asked])
+    own = {INSTRUCTION: "unseen", "distractors": 2}
+    assert settings([own], {"lighting": "dim"}, reads=True)[1:] == [{"lighting": "dim", **own}]
     for task, told in INSTRUCTIONS.items():
         assert wording(task, SEEN, 3) == told
         known = set(told.lower().split()) - {"the", "on", "one"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import reinforce as reinforcement
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.lerobot_policy import LerobotDriver, load_policy
 from gaploop.finetune.reinforce import (
     FAR,
     GROUP,
@@ -31,20 +32,27 @@ from gaploop.finetune.reinforce import (
     attempts,
     densities,
     offsets,
+    planned,
     reinforce,
 )
 from gaploop.finetune.tuning.presets import PRESETS
 
 UPDATES = 3
 HERE = Observation(np.zeros(3), np.array([0.1, 1.0, 1.0]), {})
+SHOWN = replace(HERE, environment_state=None, images={"overhead": np.full((64, 64, 3), 90, "u1")})
+
+
+def here(explorer: Explorer) -> Observation:
+    """Return what such a policy sees."""
+    return SHOWN if isinstance(explorer.driver, LerobotDriver) else HERE
 
 
 def leans_up(explorer: Explorer, _job: SceneGroup) -> bool:
     """An attempt of three plans, the better the further the first joint goes up."""
-    explorer.reset()
+    explorer.driver.reset()
     for _ in range(3):
-        explorer.plan(HERE)
-    up = np.mean([executed[:, 0].mean() for _, _, executed, _ in explorer.kept])
+        explorer.driver.plan(here(explorer))
+    up = np.mean([executed[:, 0].mean() for _, executed, _ in explorer.kept])
     return bool(explorer.rng.random() < 1 / (1 + np.exp(-15 * (up - START[0]))))
 
 
@@ -67,10 +75,17 @@ def first_joint(folder: Path) -> float:
     return float(load_policy(folder).plan(HERE)[:2, 0].mean())
 
 
+def decided(explorer: Explorer, advantage: float) -> Decisions:
+    """Return an explorer's first decision, one row."""
+    seen, tried, meant = explorer.kept[0]
+    one = {key: value[None] for key, value in seen.items()}
+    return Decisions(one, tried[None], meant[None], np.array([advantage]))
+
+
 def test_what_went_better_becomes_likelier(base: Path, tmp_path: Path) -> None:
     explorer = Explorer(act.load(base), 0.0)
-    explorer.plan(HERE)
-    START[0] = float(explorer.kept[0][2][:, 0].mean())
+    explorer.driver.plan(HERE)
+    START[0] = float(explorer.kept[0][1][:, 0].mean())
     said: list[dict[str, float]] = []
     done = reinforce(
         options(base, tmp_path / "run", steps=8),
@@ -132,13 +147,10 @@ def test_only_offsets_count_and_nearer_is_likelier() -> None:
 def test_what_is_explored_is_the_plan_and_offsets_of_the_spread(base: Path) -> None:
     bundle = act.load(base)
     explorer = Explorer(bundle, 0.2)
-    explorer.plan(HERE)
-    state, environment, executed, planned = explorer.kept[0]
-    known = {act.STATE: torch.tensor(state[None]), act.ENVIRONMENT: torch.tensor(environment[None])}
-    mean = act.planned(bundle, known)[:, : len(executed)].detach()
-    np.testing.assert_allclose(mean[0].numpy(), planned, atol=1e-5)
+    explorer.driver.plan(HERE)
+    _, executed, meant = explorer.kept[0]
     drawn = np.random.default_rng(0).normal(size=(2, executed.shape[1]))
-    density = densities(torch.tensor((executed - planned)[None]), 0.2)
+    density = densities(torch.tensor((executed - meant)[None]), 0.2)
     assert float(density) == pytest.approx(-0.5 * np.square(drawn).sum(), rel=1e-3)
 
 
@@ -147,13 +159,76 @@ def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: 
     module = adapter.wrap(bundle.policy, base, PRESETS["tracked_lora"].lora)
     learner = GroupLearner(bundle, module, 0.05)
     explorer = Explorer(bundle, 0.05)
-    explorer.plan(HERE)
-    near = Decisions(*(part[None] for part in explorer.kept[0]), np.array([1.0]))
+    explorer.driver.plan(HERE)
+    near = decided(explorer, 1.0)
     far = replace(near, planned=near.planned + 0.1)
     assert learner.loss(near).item() == pytest.approx(-1.0)
     worse = replace(far, advantage=-far.advantage)
     assert learner.loss(far).item() > FAR
     assert learner.loss(far).item() == learner.loss(worse).item()
+
+
+def test_a_policy_of_pictures_learns_and_its_own_weights_stay(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    base, toy = tiny_policy("keypoint"), functools.partial(attempts, attempt=leans_up)
+    explorer = Explorer(act.load(base), 0.0)
+    explorer.driver.plan(SHOWN)
+    START[0] = float(explorer.kept[0][1][:, 0].mean())
+    first = {k: v for k, v in explorer.kept[0][0].items() if k.startswith("first.")}
+    explorer.driver.plan(replace(SHOWN, images={"overhead": np.zeros((64, 64, 3), "u1")}))
+    for key, picture in first.items():  # what an attempt began with is kept beside each decision
+        assert np.array_equal(explorer.kept[1][0][key], picture)
+        assert not np.array_equal(explorer.kept[1][0][key.removeprefix("first.")], picture)
+
+    many = {"steps": 6, "lr": 1e-2}
+    whole = reinforce(options(base, tmp_path / "whole", **many), attempts=toy)
+    after = load_policy(whole.folder).plan(SHOWN)[:, 0].mean()
+    assert after > load_policy(base).plan(SHOWN)[:, 0].mean()
+    for file in ("model.safetensors", "config.json"):
+        assert (whole.folder / "base" / file).read_bytes() == (base / file).read_bytes()
+
+    def stop(step: int, *_: float) -> None:
+        if step == 2 * UPDATES:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reinforce(options(base, tmp_path / "cut", **many), progress=stop, attempts=toy)
+    resumed = reinforce(options(base, tmp_path / "cut", **many, resume=True), attempts=toy)
+    assert resumed.result.weights_sha256 == whole.result.weights_sha256
+
+
+@pytest.mark.parametrize("kind", ["tracked", "keypoint"])
+def test_a_step_makes_what_went_better_likelier_and_what_went_worse_less_so(
+    kind: str, base: Path, tiny_policy: Callable[..., Path]
+) -> None:
+    folder = base if kind == "tracked" else tiny_policy(kind)
+    bundle = act.load(folder)
+    module = adapter.wrap(bundle.policy, folder, PRESETS[f"{kind}_lora"].lora)
+    own = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
+    start = {n: p.detach().clone() for n, p in module.named_parameters()}
+    explorer = Explorer(bundle, 0.05)
+    explorer.driver.plan(here(explorer))
+    for advantage in (1.0, -1.0):
+        module.load_state_dict(start, strict=False)
+        tried = decided(explorer, advantage)
+        learner = GroupLearner(bundle, module, 0.05)
+
+        def likely(tried: Decisions = tried) -> float:
+            seen = {k: torch.from_numpy(v) for k, v in tried.seen.items()}
+            deviation = (
+                torch.from_numpy(tried.explored)
+                - planned(bundle.policy, seen)[:, : tried.explored.shape[1]]
+            )
+            return float(densities(deviation, 0.05))
+
+        before = likely()
+        step = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 1e-4)
+        learner.loss(tried).backward()
+        step.step()
+        assert (likely() - before) * advantage > 0
+        step.zero_grad()
+    assert all(torch.equal(dict(module.named_parameters())[n], p) for n, p in own.items())
 
 
 def test_other_policies_and_sizes_are_refused(base: Path, tmp_path: Path) -> None:

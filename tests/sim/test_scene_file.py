@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles
@@ -238,6 +239,39 @@ def test_the_instruction_decides_what_is_asked_judged_and_demonstrated(scene: Pa
     worded = said(scene, "instruction: Push the ball to the goal", "instruction: [This, That]")
     scene_as_read = load_scene(worded)
     assert {scene_as_read.told(seed) for seed in range(9)} == {(0, "This"), (0, "That")}
+
+
+def test_other_words_for_a_task_are_told_only_where_they_are_asked_for(scene: Path) -> None:
+    text = SCENE.replace("to: goal", "to: $end").replace(
+        "instruction: Push the ball to the goal",
+        "choices: {end: [goal, rail]}\n"
+        "instruction: {seen: [To $end, At $end], unseen: [Shove it, $end]}",
+    )
+    scene.write_text(text)
+
+    def told(level: str) -> list[str]:
+        spec = WorldSpec(conditions={"instruction": level})
+        world = GymWorld(lambda: SceneWorld(load_scene(scene)), spec)
+        found = []
+        for seed in range(12):
+            world.reset(seed=seed)
+            found.append(world.instruction)
+        return found
+
+    seen, unseen = told("seen"), told("unseen")
+    assert seen == [load_scene(scene).told(seed)[1] for seed in range(12)]
+    assert set(seen) == {f"{how} {end}" for how in ("To", "At") for end in ("goal", "rail")}
+    assert set(unseen) == {"Shove it", "goal", "rail"}
+    for one, other in zip(seen, unseen, strict=True):  # the same is asked for
+        assert other in ("Shove it", one.split()[1])
+    with pytest.raises(UnavailableError, match="no paraphrased words"):
+        told("paraphrased")
+    with pytest.raises(UnusableInputError, match="unsaid"):
+        load_scene(
+            said(
+                scene, "instruction: Push the ball to the goal", "instruction: {seen: A, unsaid: B}"
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["sort", "press", "sort_and_press", "soft"])
