@@ -42,6 +42,7 @@ from gaploop.sim.roles import (
     Survey,
     edited_models,
     find_model,
+    measures_cameras,
     numbers_in,
     period_of,
     survey,
@@ -157,6 +158,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._make, self._spec, self._looked = make, spec, known is not None
         self._survey, self._is_new = known, True
         self._left_out = dict[str, str]()
+        self._redraws = measures_cameras(spec.roles)
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
@@ -166,7 +168,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.data: Any
         self.model, self.data = find_model(self.env)
         self._drawn_gaps, self.drawn = self.injected, dict[str, dict[str, float]]()
-        if not spec.is_nominal:
+        if self._redraws or not spec.is_nominal:
             self._put_in()
 
     def _put_in(self) -> None:
@@ -174,6 +176,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._on = on = self._appliers(self._drawn_gaps, self._spec.conditions, given)
         if self._looks is not None:
             on.model.edits += self._looks.edits()
+        if self._redraws and self._survey is None:
+            raise UnavailableError("A measured camera needs MuJoCo, which doesn't simulate this.")
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             # One that was looked at may draw its next scene from where it stands.
@@ -375,19 +379,26 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             raise UnavailableError(f"A backdrop can't be set up here: {missing}.")
 
     def _redrawn(self, name: str, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a picture of the environment before the photo."""
+        """Return a picture of the environment before the photo, by the measured camera."""
         assert self._survey is not None
-        cameras = self._survey.roles.cameras
+        roles = self._survey.roles
+        cameras = roles.cameras
         called = {self.model.camera(c).name: c for c in cameras}
         height, width = picture.shape[:2]
         if name not in called and len(cameras) > 1:
             raise UnavailableError(
-                f"A backdrop can't be set up here: the picture {name or 'of render()'} may be of "
+                f"It can't be drawn anew: the picture {name or 'of render()'} may be of "
                 f"{' or '.join(map(str, called))}. Name one camera in roles.yaml (cameras: [name])."
             )
-        key = called.get(name, cameras[0]), width, height
+        camera = called.get(name, cameras[0])
+        known = next((m.view for m in roles.measured if m.camera == camera), None)
+        if known is not None:
+            width, height = known.size_px
+        key = camera, width, height
         if key not in self._drawers:
-            drawer = LayeredCamera(self.model, self.model.camera(key[0]).name, width, height)
+            drawer = LayeredCamera(
+                self.model, self.model.camera(camera).name, width, height, known and known.lens
+            )
             drawer.forget(self._photo)
             self._drawers[key] = drawer
         drawn = self._drawers[key].draw(self.data)
@@ -494,14 +505,15 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             vectors = dict(numbers_in(observation))
             for reading in known.readings:
                 vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
-        return self._pictured(observation) if on.images.active or self._photo else observation
+        changed = on.images.active or self._photo or self._redraws
+        return self._pictured(observation) if changed else observation
 
     def _pictured(self, value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
             return {key: self._pictured(v, str(key)) for key, v in value.items()}
         if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
             assert self._on is not None
-            if self._photo is not None:
+            if self._photo is not None or self._redraws:
                 value = self._redrawn(name, value)
             return self._on.images.picture(value, self._noise, self._t_s)
         return value
@@ -509,7 +521,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         """Return the environment's picture, RGB, shape (height, width, 3)."""
         picture = self.env.render()
-        changed = self._on and (self._on.images.active or self._photo)
+        changed = self._on and (self._on.images.active or self._photo or self._redraws)
         return self._pictured(picture) if changed else picture
 
     def success(self) -> bool:
