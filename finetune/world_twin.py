@@ -62,7 +62,9 @@ REFINED: Final = (0.15, 0.3, 0.65, 0.8, 1.0)
 """Severities."""
 FINALISTS: Final = 3
 CLOSER: Final = 3
-"""Times that the steps about the best severity are halved."""
+"""Times that the steps about the best severity are halved,"""
+MOST_CLOSER: Final = 6
+"""and at most so often again about a gap that leads."""
 AT_ONCE: Final = 2
 """Gaps that a twin may hold; a second one is looked for where"""
 LEFT: Final = 0.1
@@ -175,6 +177,7 @@ def fit_world(
             assert rival is not None
             why = f"{best.key} and {rival.key} explain the episodes as well: not told apart"
             break
+        best = _closest(best, fitter, held, before, advance)
         after = fitter.errors(WorldSpec(roles=roles, parameters={**held, best.key: best.values}))
         if _gain(before[fitter.confirm], after[fitter.confirm]) < EXPLAINED:
             why = f"{best.key} explains some episodes and not the others"
@@ -221,15 +224,43 @@ def _best(
             advance(total)
     for _ in range(CLOSER if tried else 0):
         ahead = max(tried, key=lambda t: t.gain(before))
-        same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]
-        for end in _around(ahead, same):
-            between = 0.5 * (ahead.severity + end)
-            tried.append(fitter.put_in(ahead.key, ahead.seed, between, held))
-            advance(total)
+        tried += _halved(ahead, tried, fitter, held)
+        advance(total)
     tried.sort(key=lambda t: -t.gain(before))
     best = tried[0] if tried else None
     dimension = best.key.partition(".")[0] if best else ""
     return best, next((t for t in tried if t.key.partition(".")[0] != dimension), None)
+
+
+def _halved(
+    ahead: _Tried, tried: Sequence[_Tried], fitter: _Replays, held: Mapping[str, Mapping[str, float]]
+) -> list[_Tried]:
+    """Try the severities half way to those next to the best one."""
+    same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]
+    between = [0.5 * (ahead.severity + end) for end in _around(ahead, same)]
+    return [fitter.put_in(ahead.key, ahead.seed, s, held) for s in between]
+
+
+def _closest(
+    best: _Tried,
+    fitter: _Replays,
+    held: Mapping[str, Mapping[str, float]],
+    before: FloatArray,
+    advance: Callable[[int], None],
+) -> _Tried:
+    """Come closer to the size of a gap that leads as long as that pays.
+
+    Else what its size is off by looks like a second gap.
+    """
+    same = [t for t in fitter.known if (t.key, t.seed) == (best.key, best.seed)]
+    for _ in range(MOST_CLOSER):
+        same += _halved(best, same, fitter, held)
+        advance(fitter.done)
+        ahead = max(same, key=lambda t: t.gain(before))
+        if ahead.gain(before) - best.gain(before) < AHEAD:
+            return ahead
+        best = ahead
+    return best
 
 
 def _around(best: _Tried, same: Sequence[_Tried]) -> tuple[float, float]:
@@ -482,7 +513,9 @@ class _Replays:
             for number, start in enumerate(starts):
                 while reset < start.resets:
                     reset += 1
+                    attempts.draw(reset == start.resets and bool(start.take.cameras))
                     seen, _ = attempts.reset(seed=reset)
+                attempts.draw(False)
                 picture = self._picture_off(attempts, seen, start.take)
                 sent, last_row = self._whole(start)[1] if whole else start.sent, 0
                 if self.lost:

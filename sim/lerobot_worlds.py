@@ -167,10 +167,15 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
             if isinstance(inner, gym.wrappers.TimeLimit):
                 inner._max_episode_steps = self._max_episode_steps
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
-        if raw and isinstance(world.unwrapped, SceneWorld):
-            world.unwrapped.draws = kept
-        if not raw:
+        if raw:
+            self.draw(kept)
+        else:
             self.observation_space = _space(self.seen(world.reset(seed=0)[0]))
+
+    def draw(self, wanted: bool) -> None:
+        """Have a scene file draw the observations that follow, or leave their pictures out."""
+        if isinstance(self.world.unwrapped, SceneWorld):
+            self.world.unwrapped.draws = wanted
 
     @property
     def task(self) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import unknown_choice
 from gaploop.core.schema import load_yaml
 from gaploop.sim.gaps.mechanism import SpecEdit, Vector
+from gaploop.sim.views import Mounted
 
 KINDS: Final = ("arm", "gripper", "object", "table", "cameras")
 SCALAR: Final = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
@@ -40,6 +41,7 @@ class Roles:
         table: what the object lies on: a body, or 0 where it is a part of the world.
         table_geoms: its geoms.
         cameras: that a policy sees by.
+        measured: those of them that a calibration file describes.
         doubts: role to what is asked, for those that weren't found.
     """
 
@@ -50,6 +52,7 @@ class Roles:
     table: int = -1
     table_geoms: tuple[int, ...] = ()
     cameras: tuple[int, ...] = ()
+    measured: tuple[Mounted, ...] = ()
     doubts: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, model: mujoco.MjModel) -> dict[str, str]:
@@ -63,7 +66,10 @@ class Roles:
             "gripper": ", ".join(model.joint(j).name for j in self.gripper),
             "object": _name(model, self.object) if self.object >= 0 else "",
             "table": (_name(model, self.table) if self.table > 0 else table),
-            "cameras": ", ".join(model.camera(c).name for c in self.cameras),
+            "cameras": ", ".join(
+                model.camera(c).name + " as measured" * any(m.camera == c for m in self.measured)
+                for c in self.cameras
+            ),
         }
         return {role: self.doubts.get(role) or found[role] or "there is none" for role in KINDS}
 
@@ -80,7 +86,8 @@ def find_roles(
     Args:
         data: kinematics are known; it isn't changed.
         camera: which one the environment draws by, where it says so; -1 for none of the model's.
-        file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras.
+        file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras (a list,
+            or each with what `Mounted.of` reads).
         jaw: the joint that a scene file names as its gripper's.
 
     Raises:
@@ -138,7 +145,13 @@ def find_roles(
             else f"it draws by none of the model's; have it made with one of {names}"
         )
         cameras = ()
-    return Roles(arm, gripper, fingers, thing, table, table_geoms, cameras, doubts)
+    measured = said.get("measured", ())
+    return Roles(arm, gripper, fingers, thing, table, table_geoms, cameras, measured, doubts)
+
+
+def measures_cameras(file: Path | None) -> bool:
+    """Say whether a roles file describes cameras by calibration files."""
+    return file is not None and isinstance(load_yaml(file, "Roles").get("cameras"), Mapping)
 
 
 def _read(file: Path, model: mujoco.MjModel) -> dict[str, Any]:
@@ -162,7 +175,13 @@ def _read(file: Path, model: mujoco.MjModel) -> dict[str, Any]:
         if role in ("arm", "gripper"):
             found[role] = ids("joint", given, role)
         elif role == "cameras":
-            found[role] = ids("camera", given, role)
+            found[role] = ids("camera", list(given) if isinstance(given, Mapping) else given, role)
+            if isinstance(given, Mapping):
+                found["measured"] = tuple(
+                    Mounted.of(model, camera, str(name), f"{file}, cameras, {name}", file.parent)
+                    for name, camera in given.items()
+                    if camera
+                )
         elif role == "object":
             found[role] = ids("body", given, role)[0]
         elif role == "table" and given in names["geom"] and given not in names["body"]:

@@ -149,6 +149,70 @@ class View:
         body.add_camera(name=self.in_model, pos=place, quat=quat, fovy=self.lens.fovy_deg)
 
 
+@dataclass(frozen=True)
+class Mounted:
+    """A camera of a compiled model as it was measured.
+
+    Attributes:
+        camera: its id.
+        body: whose frame it is fixed to.
+        pos_m, quat: where in that frame; None where only the lens was measured.
+    """
+
+    view: View
+    camera: int
+    body: int = 0
+    pos_m: NDArray[np.float64] | None = None
+    quat: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, said: Any, name: str, where: str, folder: Path) -> Mounted:
+        """Read `{calibration: FILE, frame: NAME}` of a camera of the model; FILE is in `folder`.
+
+        `frame` is the body or site whose frame the file's pose is given in: the arm's base, or the
+        tool of a camera in the hand.
+
+        Raises:
+            UnusableInputError: no such file, or a pose without its frame.
+        """
+        given = mapping(said, where, "calibration: FILE, frame: NAME")
+        check_keys(given, ("calibration", "frame"), where, ("calibration",))
+        path = folder / str(given["calibration"])
+        known = MeasuredCamera.from_json(read_measured(path, name), where)
+        view = View(name, name, (known.width, known.height), known, where)
+        camera, T = model.camera(name).id, known.T_mount_camera
+        if T is None:
+            return cls(view, camera)
+        bodies = {model.body(b).name: b for b in range(model.nbody)}
+        sites = {model.site(s).name: s for s in range(model.nsite)}
+        frame = str(given.get("frame", ""))
+        if not frame or frame not in {*bodies, *sites}:
+            named = "frame of the tool" if known.in_hand else "frame of the arm's base"
+            choices = filter(None, {**bodies, **sites})
+            raise unknown_choice(f"{named} (frame: a body or site)", frame, choices, where)
+        mount = np.eye(4)
+        if frame not in bodies:
+            turn, site = np.zeros(9), sites[frame]
+            mujoco.mju_quat2Mat(turn, model.site_quat[site])
+            mount[:3, :3], mount[:3, 3] = turn.reshape(3, 3), model.site_pos[site]
+            body = int(model.site_bodyid[site])
+        else:
+            body = bodies[frame]
+        pose, quat = mount @ T, np.zeros(4)
+        mujoco.mju_mat2Quat(quat, (pose[:3, :3] @ CV_FROM_MUJOCO).reshape(-1))
+        return cls(view, camera, body, pose[:3, 3], quat)
+
+    def put_on(self, model: mujoco.MjModel) -> None:
+        """Give the model's camera the measured place and field of view."""
+        assert self.view.lens is not None
+        model.cam_sensorsize[self.camera] = 0.0  # else it counts instead of the angle
+        model.cam_fovy[self.camera] = self.view.lens.fovy_deg
+        if self.pos_m is not None:
+            model.cam_mode[self.camera] = int(mujoco.mjtCamLight.mjCAMLIGHT_FIXED)
+            model.cam_bodyid[self.camera] = self.body
+            model.cam_pos[self.camera], model.cam_quat[self.camera] = self.pos_m, self.quat
+
+
 def read_cameras(said: Any, where: str) -> dict[str, dict[str, Any]]:
     """Return `{name: {calibration: FILE} or {size_px: [width, height]}}` with files read.
 

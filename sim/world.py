@@ -50,6 +50,7 @@ from gaploop.sim.roles import (
     Survey,
     edited_models,
     find_model,
+    measures_cameras,
     numbers_in,
     period_of,
     survey,
@@ -167,6 +168,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._make, self._spec, self._looked = make, spec, known is not None
         self._survey, self._is_new = known, True
         self._left_out = dict[str, str]()
+        self._measures = self._redraws = measures_cameras(spec.roles)
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
@@ -176,7 +178,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.data: Any
         self.model, self.data = find_model(self.env)
         self._drawn_gaps, self.drawn = self.injected, dict[str, dict[str, float]]()
-        if not spec.is_nominal:
+        if self._measures or not spec.is_nominal:
             self._put_in()
 
     def _put_in(self) -> None:
@@ -184,6 +186,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._on = on = self._appliers(self._drawn_gaps, self._spec.conditions, given)
         if self._looks is not None:
             on.model.edits += self._looks.edits()
+        if self._measures and self._survey is None:
+            raise UnavailableError("A measured camera needs MuJoCo, which doesn't simulate this.")
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             # One that was looked at may draw its next scene from where it stands.
@@ -381,7 +385,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             inner.photo, inner.wording = photo, self._spec.conditions.get(INSTRUCTION, SEEN)
             return
         self._photo, known = photo, self._survey
-        self._redraws = photo is not None or self._spec.conditions.get("fidelity") == "traced"
+        traced = self._spec.conditions.get("fidelity") == "traced"
+        self._redraws = self._measures or photo is not None or traced
         if self._redraws and not (known and known.roles.cameras):
             missing = (
                 "no camera of the model was found: name it in roles.yaml (cameras: [name])"
@@ -391,9 +396,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             raise UnavailableError(f"Pictures can't be drawn anew here: {missing}.")
 
     def _redrawn(self, name: str, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a picture of the environment before the photo, or traced."""
+        """Return a picture before the photo, traced, or by the measured camera."""
         assert self._survey is not None
-        cameras = self._survey.roles.cameras
+        roles = self._survey.roles
+        cameras = roles.cameras
         called = {self.model.camera(c).name: c for c in cameras}
         height, width = picture.shape[:2]
         if name not in called and len(cameras) > 1:
@@ -401,9 +407,15 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
                 f"Pictures can't be drawn anew here: the one {name or 'of render()'} may be of "
                 f"{' or '.join(map(str, called))}. Name one camera in roles.yaml (cameras: [name])."
             )
-        key = called.get(name, cameras[0]), width, height
+        camera = called.get(name, cameras[0])
+        known = next((m.view for m in roles.measured if m.camera == camera), None)
+        if known is not None:
+            width, height = known.size_px
+        key = camera, width, height
         if key not in self._drawers:
-            drawer = LayeredCamera(self.model, self.model.camera(key[0]).name, width, height)
+            drawer = LayeredCamera(
+                self.model, self.model.camera(camera).name, width, height, known and known.lens
+            )
             drawer.forget(self._photo)
             self._drawers[key] = drawer
         drawn = self._drawers[key].draw(self.data)

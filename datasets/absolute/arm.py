@@ -225,9 +225,14 @@ def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
             before = u[a] - u[max(0, a - 2 * span)]
             side = int(np.sign(before)) if abs(before) > STILL_DEG else 0
             bend = np.diff(y[a - span // 2 : b], 2)
-            noise = float(np.sqrt(np.mean(bend**2) / 6.0))
+            early, late = (float(np.mean(half**2)) for half in np.array_split(bend, 2))
+            # A late arm still comes to its stop in the first half.
+            noise = np.sqrt((late if early > 4.0 * late else float(np.mean(bend**2))) / 6.0)
             found.append(
-                Rest(e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side, noise)
+                Rest(
+                    e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side,
+                    float(noise),
+                )  # fmt: skip
             )
     return found
 

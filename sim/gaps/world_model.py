@@ -86,6 +86,9 @@ class WorldModel(NoModel):
         self.raised_m = 0.0
         self._tried, self._data = copy.copy(model), copy.copy(data)
         self._tries = True
+        for camera in roles.measured:
+            self.change(camera.put_on)
+        mujoco.mj_camlight(self._tried, self._data)
 
     def need(self, role: str) -> Any:
         """Return what plays a role, or raise UnavailableError."""

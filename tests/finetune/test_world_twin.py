@@ -22,7 +22,7 @@ from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.identification.outages import Outages, find, last
-from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors
+from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
 MJCF = """
@@ -217,6 +217,33 @@ def test_nothing_is_named_where_nothing_differs(tmp_path: Path) -> None:
     takes = recorded(tmp_path / "takes", {})
     twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
     assert (twin.parameters, twin.fit["abstained"], twin.fit["replays"]) == ((), "", 1)
+
+
+SCENE = """
+mjcf: arm.xml
+cameras: {front: {eye_m: [0.1, -0.5, 0.5], at_m: [0.1, 0, 0], size_px: [64, 64]}}
+instruction: Swing
+success: {open: {joint: turn, beyond: 9}}
+max_s: 0.4
+"""
+
+
+def hold(observation: Any) -> NDArray[Any]:
+    """Stay at home."""
+    return np.zeros_like(observation["agent_pos"])
+
+
+def test_pictures_of_a_scene_file_count(tmp_path: Path) -> None:
+    """A scene file was replayed without pictures, and 1.2 % said of them whatever they showed."""
+    (tmp_path / "arm.xml").write_text(MJCF)
+    (tmp_path / "scene.yaml").write_text(SCENE)
+    env = SceneEnvConfig(scene=tmp_path / "scene.yaml")
+    with Demonstrations(tmp_path / "takes", "Swing", failures=True) as kept:
+        spec = WorldSpec(gaps={"visual_domain.exposure": 0.9}, gap_seed=7)
+        evaluate_gym(f"{__name__}:hold", env, 2, spec=spec, demonstrations=kept)
+    twin = fit_world(list(load_takes(tmp_path / "takes")), env, None, "theirs")
+    assert twin.fit["open_loop_error_before"]["pictures"] > 0.05
+    assert {m.partition(".")[0] for m in twin.mechanisms} <= {"visual_domain"}
 
 
 def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:

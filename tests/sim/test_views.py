@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
+import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.cell import SimCell
 from gaploop.sim.scene_file import SceneWorld, load_scene
 from gaploop.sim.views import Lens, View, read_cameras
+from gaploop.sim.world import GymWorld, WorldSpec
 
 LENSES = {
     "barrel": (640, 480, 540.0, 547.0, 331.0, 229.0, (-0.28, 0.09, 1e-3, -7e-4, 0.0)),
@@ -65,6 +68,88 @@ def calibration(folder: Path, **cameras: Any) -> Path:
         json.dumps({"schema": SCHEMA, "id": "sha256:1", "content": {"cameras": cameras}})
     )
     return path
+
+
+ARM = """
+<mujoco><worldbody>
+  <camera name="front" pos="1 1 1"/>
+  <geom name="floor" type="plane" size="1 1 0.1" rgba="0.3 0.4 0.3 1"/>
+  <body name="base" pos="0.1 -0.2 0.05" euler="0 0 40">
+    <joint name="turn" axis="0 0 1"/>
+    <geom type="box" size="0.03 0.05 0.05" rgba="0.8 0.2 0.2 1"/>
+    <site name="tool" pos="0.2 0 0.1" euler="10 20 30"/>
+  </body>
+</worldbody><actuator><position joint="turn"/></actuator></mujoco>
+"""
+
+
+class Turns(gym.Env[Any, Any]):
+    """Shows 64 x 48 pixels of a camera that nobody measured."""
+
+    metadata = {"render_fps": 20, "render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(self) -> None:
+        self.model = mujoco.MjModel.from_xml_string(ARM)
+        self.data = mujoco.MjData(self.model)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = gym.spaces.Box(-9.0, 9.0, (1,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        del options
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        mujoco.mj_forward(self.model, self.data)
+        return self.data.qpos.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.data.qpos[:] = action
+        mujoco.mj_forward(self.model, self.data)
+        return self.data.qpos.copy(), 0.0, False, False, {"success": False}
+
+    def render(self) -> Any:
+        return np.zeros((48, 64, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(("frame", "setup"), [("base", "eye_to_hand"), ("tool", "eye_in_hand")])
+def test_anybodys_simulation_draws_by_the_camera_that_was_measured(
+    tmp_path: Path, frame: str, setup: str
+) -> None:
+    """Its pose counts in the frame of a body or site, wherever that is and goes."""
+    T = looking(np.array([0.4, -0.3, 0.3]), np.zeros(3))
+    calibration(tmp_path, front=measured("pincushion", T, setup))
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(
+        f"cameras: {{front: {{calibration: station.calibration.json, frame: {frame}}}}}\n"
+    )
+    with closing(GymWorld(Turns, WorldSpec(roles=roles))) as world:
+        world.reset(seed=0)
+        world.step(np.array([0.7]))
+        shown, data = world.render(), world.data
+        body, site = data.body("base"), data.site("tool")
+        place = (body.xpos, body.xmat) if frame == "base" else (site.xpos, site.xmat)
+        T_world_frame = np.eye(4)
+        T_world_frame[:3, 3], T_world_frame[:3, :3] = place[0], place[1].reshape(3, 3)
+        camera = MeasuredCamera.from_json(measured("pincushion", T_world_frame @ T), "")
+        view, spec = View("seen", "seen", (424, 240), camera), mujoco.MjSpec.from_string(ARM)
+        view.put_into(spec)
+        model = spec.compile()
+        there = mujoco.MjData(model)
+        there.qpos[:] = data.qpos
+        mujoco.mj_forward(model, there)
+        with closing(LayeredCamera(model, "seen", 424, 240, view.lens)) as drawer:
+            drawn = drawer.draw(there)
+    assert shown.shape == (240, 424, 3)
+    assert np.ptp(shown) > 50
+    assert np.abs(shown.astype(int) - drawn).mean() < 0.1
+
+
+def test_a_measured_camera_says_in_whose_frame_its_place_is(tmp_path: Path) -> None:
+    calibration(tmp_path, front=measured("barrel", np.eye(4)))
+    roles = tmp_path / "roles.yaml"
+    roles.write_text("cameras: {front: {calibration: station.calibration.json}}\n")
+    with pytest.raises(UnusableInputError, match="frame of the arm's base.*base"):
+        GymWorld(Turns, WorldSpec(roles=roles))
 
 
 def reprojection_px(lens: str) -> FloatArray:
