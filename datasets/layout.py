@@ -259,6 +259,18 @@ def _filled(value: object) -> str | None:
         return None
 
 
+def pattern(template: str) -> re.Pattern[str]:
+    """Return what matches the paths that a template makes, with its fields as groups."""
+    text, seen = "", set[str]()
+    for literal, field, _, _ in string.Formatter().parse(template):
+        text += re.escape(literal)
+        if field is not None:
+            what = "[^/]+" if field == "video_key" else r"\d+"
+            text += f"(?:{what})" if field in seen else f"(?P<{field}>{what})"
+            seen.add(field)
+    return re.compile(text)
+
+
 def _template(value: object, default: str, what: str) -> str:
     filled = _filled(value)
     if not filled:

@@ -110,12 +110,44 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
 
 def fix_names(draft: FixDraft) -> None:
     """Rename folders and files."""
+    _fix_paths(draft)
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
     _rename_near(draft, draft.root / "meta", META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
         _fix_chunks(draft, parent, ".parquet")
     for camera in sorted((draft.root / "videos").glob("*")):
         _fix_chunks(draft, camera, ".mp4")
+
+
+def _fix_paths(draft: FixDraft) -> None:
+    """Give files that other templates name the names of LeRobot's own, by which they are mended."""
+    info = draft.info = read_object(draft.root / layout.INFO)
+    for key, usual in (("data_path", layout.DATA_PATH), ("video_path", layout.VIDEO_PATH)):
+        template = info.get(key, usual)
+        if template == usual or not layout.is_template(template):
+            continue
+        pattern, moved = layout.pattern(template), []
+        for path in [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]:
+            name = path.relative_to(draft.root).as_posix()
+            if (found := pattern.fullmatch(name)) is None:
+                continue
+            place = {"chunk_index": 0, "file_index": 0, "video_key": "", **found.groupdict()}
+            place |= {k: int(v) for k, v in place.items() if k != "video_key"}
+            target = draft.root / usual.format(**place)
+            if target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+            moved.append(f"{name} → {target.relative_to(draft.root)}")
+            for folder in path.relative_to(draft.root).parents:
+                with contextlib.suppress(OSError):  # what isn't empty stays
+                    (draft.root / folder).rmdir()
+        info[key] = usual
+        draft.save()
+        more = f" and {len(moved) - 1} more" if moved[1:] else ""
+        draft.did(
+            "renamed", f"{key} as LeRobot has it{': ' * bool(moved)}{''.join(moved[:1])}{more}"
+        )
 
 
 def _rename_near(

@@ -147,7 +147,25 @@ def pointer(root: Path) -> None:
     data_files(root)[0].write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
 
 
+def own_paths(root: Path) -> None:
+    """One file an episode's name, as converters of v2 call them, and tasks without an index."""
+    data = "data/chunk-{chunk_index:03d}/episode_{file_index:06d}.parquet"
+    video = "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4"
+    set_info(root, data_path=data, video_path=video)
+    moves = [(p, data.format(chunk_index=0, file_index=k)) for k, p in enumerate(data_files(root))]
+    for camera in sorted((root / "videos").iterdir()):
+        for k, path in enumerate(sorted(camera.glob("*/*"))):
+            name = video.format(chunk_index=0, file_index=k, video_key=camera.name)
+            moves.append((path, name))
+    for path, name in moves:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        path.rename(root / name)
+    tasks = root / layout.TASKS
+    pq.write_table(pq.read_table(tasks).replace_schema_metadata(None), tasks)
+
+
 RECORDED: dict[str, tuple[str, Plant]] = {
+    "own paths": ("unreadable", own_paths),
     "late pictures": ("video_too_short", late),
     "uneven pictures": (
         "video_timestamps",
@@ -334,10 +352,11 @@ STORED: dict[str, tuple[str, Plant]] = {
 BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
-LAID_OUT_ANEW = {"overlap", "between pictures", "late pictures", "uneven pictures"}
+LAID_OUT_ANEW = {"own paths", "overlap", "between pictures", "late pictures", "uneven pictures"}
 """Faults after whose fix each episode still has its own pictures."""
 COMMANDS = {
     "late pictures": "convert", "uneven pictures": "convert", "gaps in numbers": "convert",
+    "own paths": "convert",
     "another program's": "convert", "NaN": "check", "truncated video": "check",
     "column gone": "convert", "empty": "check", "columns dropped": "publish",
     "pointer": "check", "missing video": "convert",
