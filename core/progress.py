@@ -48,10 +48,12 @@ def console(**how: Any) -> Console:
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+def progress(
+    description: str, total: int | None = None, then: str = ""
+) -> Iterator[Callable[..., None]]:
     """Show a progress bar on stderr while the block runs; plain lines where that is no terminal.
 
-    There, work of less than two seconds shows nothing.
+    There, work of less than two seconds shows nothing. `then` is what follows the last step.
 
     Yields:
         a function to call after each step: `advance()`, `advance(3)` after three, or
@@ -68,9 +70,13 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
 
     def advance(steps: int = 1, says: str = "") -> None:
         bar.update(task, advance=steps, description=says or None)
+        if then and bar.tasks[task].finished:
+            bar.update(task, description=then)
 
     def line() -> str:
         now = bar.tasks[task]
+        if now.description == then:
+            return f"{then} …"
         of = f" of {now.total:.0f}" if now.total is not None else ""
         count = f": {now.completed:.0f}{of}" if of or now.completed else ""
         return f"{now.description}{count} …"

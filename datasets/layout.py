@@ -154,6 +154,18 @@ class EpisodeRow:
     row: Mapping[str, Any]
 
 
+def axes_of(spec: Mapping[str, Any]) -> list[str]:
+    """Return the names by which LeRobot tells how a camera's shape counts; [] if they are there."""
+    shape, names = list(spec.get("shape") or ()), spec.get("names")
+    if spec.get("dtype") not in columns.PICTURES or len(shape) != 3:
+        return []
+    first = shape[0] in (1, 3) and shape[2] not in (1, 3)
+    told = isinstance(names, list | tuple) and len(names) == 3
+    if told and (names[2] in ("channel", "channels")) != first:
+        return []
+    return ["channels", "height", "width"] if first else ["height", "width", "channels"]
+
+
 def is_dataset(root: Path) -> bool:
     """Say whether `root` looks like a LeRobot dataset."""
     return (root / INFO).is_file()
@@ -259,6 +271,18 @@ def _filled(value: object) -> str | None:
         return None
 
 
+def pattern(template: str) -> re.Pattern[str]:
+    """Return what matches the paths that a template makes, with its fields as groups."""
+    text, seen = "", set[str]()
+    for literal, field, _, _ in string.Formatter().parse(template):
+        text += re.escape(literal)
+        if field is not None:
+            what = "[^/]+" if field == "video_key" else r"\d+"
+            text += f"(?:{what})" if field in seen else f"(?P<{field}>{what})"
+            seen.add(field)
+    return re.compile(text)
+
+
 def _template(value: object, default: str, what: str) -> str:
     filled = _filled(value)
     if not filled:
@@ -269,7 +293,7 @@ def _template(value: object, default: str, what: str) -> str:
 
 def data_files(root: Path) -> list[Path]:
     """Return the dataset's data files, in LeRobot's order."""
-    return sorted(p for p in (root / "data").glob("*/*.parquet") if p.is_file())
+    return _tables(root / "data")
 
 
 def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None) -> pa.Table:
@@ -376,7 +400,13 @@ def require_plausible(metadata: pq.FileMetaData, path: Path) -> None:
 
 def episode_files(root: Path) -> list[Path]:
     """Return the files of `meta/episodes`, in order."""
-    return sorted(p for p in (root / EPISODES).glob("*/*.parquet") if p.is_file())
+    return _tables(root / EPISODES)
+
+
+def _tables(folder: Path) -> list[Path]:
+    """Return its tables; macOS puts a `._name`, which is none, beside each name of an archive."""
+    found = (p for p in folder.glob("*/*.parquet") if not p.name.startswith("._"))
+    return sorted(p for p in found if p.is_file())
 
 
 def episode_rows(root: Path) -> list[dict[str, Any]]:

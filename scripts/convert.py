@@ -58,6 +58,7 @@ class ConvertConfig:
 
 REPORT: Final = "meta/gap/convert.json"
 """What a conversion left out and fixed, beside the labels."""
+CHECKS = "Checking every picture"
 RARE = ("calibration", "drop_videos", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
@@ -87,7 +88,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
             raise UnusableInputError(f"--{option} is for what is read, not for --to. Leave it out.")
     total = read_info(source).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
-    with progress("Converting", len(chosen) if chosen else total) as advance:
+    with progress("Converting", len(chosen) if chosen else total, CHECKS) as advance:
         out = export_v21(source, target, chosen, advance)
     answer = {"output": str(target), "format": config.to, **asdict(out)}
     text = f"{counted(out.episodes, 'episode')}, {out.frames} frames written to {target}."
@@ -110,7 +111,7 @@ def _import(config: ConvertConfig, source: Path, target: Path) -> int:
         chosen, config.drop_videos, **_words(config), rename=config.rename_map, fps=config.fps,
         calibration=config.calibration,
     )  # fmt: skip
-    with progress("Converting", len(chosen) if chosen else total) as advance:
+    with progress("Converting", len(chosen) if chosen else total, CHECKS) as advance:
         done = import_dataset(source, target, how, advance)
     answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
     answer["fixed"] = done.fixed

@@ -230,7 +230,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     causes = engineer_labels(open_labelled(source).file)
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
-    with options.progress("Diagnosing", total=total) as advance:
+    after = "Setting episodes and cameras against others"
+    with options.progress("Diagnosing", total=total, then=after) as advance:
         found = diagnosis.diagnose(
             [recoloured_take(take, scene) for take in takes] if config.station else takes,
             reference,

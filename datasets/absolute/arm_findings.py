@@ -229,6 +229,7 @@ class ArmTests:
 
     def _dead(self) -> None:
         """Joints that stand, but for a jitter, while their command moves; or the other way."""
+        apart = self._never_met()
         for k in self._free(arm_only=False):
             name = self.names[k]
             moves = max(5.0, 0.1 * max(float(np.ptp(e.command[:, k])) for e in self.episodes))
@@ -238,7 +239,7 @@ class ArmTests:
                 asked, went = (float(np.ptp(x[:, k])) for x in (e.command, e.reading))
                 if asked > moves and went < max(0.5, 0.03 * asked):
                     dead[e.index] = asked
-                elif went > moves and asked < max(0.5, 0.03 * went):
+                elif went > moves and asked < max(0.5, 0.03 * went) and k not in apart:
                     idle[e.index] = went
             for found, text, cause in (
                 (dead, f"{name} doesn't move when told to:", "encoder, cable, servo, no torque"),
@@ -254,13 +255,18 @@ class ArmTests:
                     if 2 * len(found) > len(self.episodes):
                         self.done.add(k)
 
+    def _never_met(self) -> set[int]:
+        """Return the entries whose reading is always far from its command."""
+        off = [np.abs(e.reading - e.command).min(axis=0) for e in self.episodes]
+        return set(np.flatnonzero(np.min(off, axis=0) > ANOTHER_DEG).tolist())
+
     def _other_quantities(self) -> None:
         """Leave out joints whose command is no position, such as a hand's to open or close."""
-        far = [
-            k for k in self._free()
-            if len(self.rests[k]) >= 3
-            and float(np.median([abs(r.off) for r in self.rests[k]])) > ANOTHER_DEG
-        ]  # fmt: skip
+        far, apart = list[int](), self._never_met()
+        for k in self._free():
+            off = [abs(r.off) for r in self.rests[k]]
+            if k in apart or (len(off) >= 3 and float(np.median(off)) > ANOTHER_DEG):
+                far.append(k)
         self.done.update(far)
         if far:
             who = ", ".join(self.names[k] for k in far)

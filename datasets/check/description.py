@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 import shutil
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "robot_type": "",
 }
 _RATES_AGREE: Final = 0.01
+_MARKED: Final = (layout.INFO, layout.STATS)
 
 
 def feature_fault(spec: object) -> str:
@@ -68,8 +70,22 @@ def feature_fault(spec: object) -> str:
     return "" if whole else f"has shape {shape!r}"
 
 
+def _notes_of_macos(root: Path) -> list[Path]:
+    return [p for p in sorted(root.rglob("._*")) if p.is_file()]
+
+
 def check_folders(info: DatasetInfo, findings: Findings) -> None:
-    """Find folders under a misspelt name, such as `video` for `videos`."""
+    """Find folders under a misspelt name, such as `video` for `videos`, and what isn't data."""
+    for path in _notes_of_macos(info.root):
+        name = path.relative_to(info.root)
+        if path.suffix == ".parquet":
+            text = "A note of macOS from an archive, no data: LeRobot takes it for a table."
+            findings.error("unreadable", name, text)
+    for name in _MARKED:
+        if (info.root / name).is_file() and (info.root / name).read_bytes()[:3] == BOM_UTF8:
+            findings.error(
+                "bad_info", name, "It begins with a byte order mark: LeRobot refuses it."
+            )
     needed = ["data", "meta"] + (["videos"] if info.video_keys else [])
     present = {p.name for p in info.root.iterdir() if p.is_dir()}
     for name in needed:
@@ -86,6 +102,8 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
         fault = feature_fault(spec)
         if "/" in name:
             fault = "has a '/' in its name"
+        if not fault and (axes := layout.axes_of(spec)):
+            fault = f"has names {spec.get('names')}, not {axes}: LeRobot's training fails"
         if fault:
             findings.error("bad_info", layout.INFO, f"Feature {name} {fault}.")
     for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
@@ -110,12 +128,54 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
 
 def fix_names(draft: FixDraft) -> None:
     """Rename folders and files."""
+    if notes := _notes_of_macos(draft.root):
+        for path in notes:
+            path.unlink()
+        draft.did("left_out", f"{len(notes)} notes of macOS (._…), which hold no data")
+    for name in _MARKED:
+        path = draft.root / name
+        if path.is_file() and (held := path.read_bytes()).startswith(BOM_UTF8):
+            path.unlink()  # it may be a link
+            path.write_bytes(held.removeprefix(BOM_UTF8))
+            draft.did("rebuilt_info", f"{name}: without its byte order mark")
+    _fix_paths(draft)
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
     _rename_near(draft, draft.root / "meta", META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
         _fix_chunks(draft, parent, ".parquet")
     for camera in sorted((draft.root / "videos").glob("*")):
         _fix_chunks(draft, camera, ".mp4")
+
+
+def _fix_paths(draft: FixDraft) -> None:
+    """Give files that other templates name the names of LeRobot's own, by which they are mended."""
+    info = draft.info = read_object(draft.root / layout.INFO)
+    for key, usual in (("data_path", layout.DATA_PATH), ("video_path", layout.VIDEO_PATH)):
+        template = info.get(key, usual)
+        if template == usual or not layout.is_template(template):
+            continue
+        pattern, moved = layout.pattern(template), []
+        for path in [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]:
+            name = path.relative_to(draft.root).as_posix()
+            if (found := pattern.fullmatch(name)) is None:
+                continue
+            place = {"chunk_index": 0, "file_index": 0, "video_key": "", **found.groupdict()}
+            place |= {k: int(v) for k, v in place.items() if k != "video_key"}
+            target = draft.root / usual.format(**place)
+            if target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+            moved.append(f"{name} → {target.relative_to(draft.root)}")
+            for folder in path.relative_to(draft.root).parents:
+                with contextlib.suppress(OSError):  # what isn't empty stays
+                    (draft.root / folder).rmdir()
+        info[key] = usual
+        draft.save()
+        more = f" and {len(moved) - 1} more" if moved[1:] else ""
+        draft.did(
+            "renamed", f"{key} as LeRobot has it{': ' * bool(moved)}{''.join(moved[:1])}{more}"
+        )
 
 
 def _rename_near(
@@ -220,6 +280,9 @@ def fix_info(draft: FixDraft) -> None:
                 shape = [height, width, 3]
                 features[folder.name] = {"dtype": "video", "shape": shape, "names": names}
                 break
+    for spec in features.values():
+        if axes := layout.axes_of(spec):
+            spec["names"] = axes
     info["features"] = features
     lost += ["features"] if "all" not in lost and info["features"] != described else []
     rate = _rate(draft.root)
@@ -234,6 +297,8 @@ def fix_info(draft: FixDraft) -> None:
         why = "as timestamps have it on average" if rough else "LeRobot's usual rate: the real one"
         why += "" if rough else " isn't known"
         draft.did("set_fps", f"fps: {fps} → {info['fps']}, {why}")
+    if float(info["fps"]).is_integer():
+        info["fps"] = int(info["fps"])  # lerobot-record goes on with no other
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -174,7 +175,7 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
 
     `runs`, (first row, rows) to the episode that stands there, find that of a row without a number.
     """
-    tables = []
+    tables, counted = [], True
     files = layout.episode_files(root)
     for path in files:
         try:
@@ -183,7 +184,8 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
         except DAMAGE:
             continue
         if "episode_index" in table.column_names:
-            tables.append(table)
+            tables.append(_counted(table))
+            counted &= tables[-1].schema.equals(table.schema)
     if not tables:
         return OldTable(pa.table({"episode_index": pa.array([], pa.int64())}), {}, whole=False)
     try:
@@ -205,7 +207,18 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
             if meant is not None:
                 row_of.setdefault(meant, i)
     alike = len({t.schema.remove_metadata() for t in tables}) == 1
-    return OldTable(table, row_of, alike and len(tables) == len(files))
+    return OldTable(table, row_of, alike and counted and len(tables) == len(files))
+
+
+def _counted(table: pa.Table) -> pa.Table:
+    """Return a table whose counts are whole numbers: pandas makes decimals of them for one gap."""
+    for name in (n for n in table.column_names if n.endswith("_index") or n == "length"):
+        if pa.types.is_floating(table.schema.field(name).type):
+            values = pc.if_else(pc.is_finite(table[name]), table[name], None)
+            with contextlib.suppress(pa.ArrowException):  # halves are no counts
+                at = table.column_names.index(name)
+                table = table.set_column(at, name, values.cast(pa.int64()))
+    return table
 
 
 def read_table(root: Path) -> pa.Table | None:

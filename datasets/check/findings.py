@@ -7,7 +7,7 @@ import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,7 @@ class Findings:
     root: Path = Path()
     episodes: int = 0
     items: list[Finding] = field(default_factory=list)
+    _about: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
 
     def error(self, code: str, where: object, message: str, fix: str = "") -> None:
         """Add an error; `gaploop check --fix` fixes it unless `fix` says otherwise."""
@@ -86,10 +87,18 @@ class Findings:
         fix: str = "",
         severity: str = ERROR,
     ) -> None:
-        """Add what is wrong with some episodes, if there are any."""
-        if episodes:
-            text = f"Episodes {numbers(episodes)}: {message}"
-            self.items.append(Finding(code, severity, str(where), text, fix or self.command()))
+        """Add what is wrong with some episodes, if any; the same of others is said once."""
+        if not episodes:
+            return
+        said = (code, severity, str(where), message, fix or self.command())
+        known = self._about.setdefault(said, [])
+        before, now = (f"Episodes {numbers(e)}: {message}" for e in (known, [*known, *episodes]))
+        found = Finding(code, severity, str(where), now, said[-1])
+        if known:
+            self.items[self.items.index(replace(found, message=before))] = found
+        else:
+            self.items.append(found)
+        known += episodes
 
     def command(self, options: str = "") -> str:
         """Return the command that fixes the folder."""

@@ -49,6 +49,8 @@ BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 COPY: Final = "an exact copy"
 """How the reason begins for leaving out what is there twice, so that nothing is lost."""
 
+NEVER: Final = "it never had a row"
+
 
 @dataclass(frozen=True)
 class FixOptions:
@@ -189,6 +191,7 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
     description.fix_names(draft)
+    frames.read_texts(draft)
     description.fix_info(draft)
     cut = frames.salvage_files(draft)
     if not layout.data_files(draft.root):
@@ -241,12 +244,16 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
             f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
     present = set(held.episode.tolist())
+    if not lost and sum(map(len, episodes)) == info.total_frames:
+        draft.lost.clear()  # files of which nothing can be read, but nothing is missing either
+    rows = old.table.select([n for n in ("episode_index", "length") if n in old.table.column_names])
+    empty = {row["episode_index"]: row.get("length") == 0 for row in rows.to_pylist()}
     for value in old.table["episode_index"].to_pylist():
         if isinstance(value, int) and value not in present:
-            lost.setdefault(value, "none of its rows are left")
+            lost.setdefault(value, NEVER if empty.get(value) else "none of its rows are left")
     for reason in dict.fromkeys(reason for _, reason in sorted(lost.items())):
         which = sorted(episode for episode, why in lost.items() if why == reason)
-        note = draft.did if reason.startswith(COPY) else draft.left_out
+        note = draft.did if reason.startswith((COPY, NEVER)) else draft.left_out
         note("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
     tasks, episodes, changed = fix_tasks(draft, held, episodes, said)

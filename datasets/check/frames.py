@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.description import first_schema
+from gaploop.datasets.check.description import NUMBERS, first_schema, read_object
 from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, numbers, reason
 from gaploop.datasets.check.parquet_salvage import salvage
 from gaploop.datasets.columns import ACTION, STATE
@@ -43,6 +44,7 @@ from gaploop.datasets.v3_files import (
 
 TIMESTAMP_TOLERANCE_S: Final = 1e-4
 """LeRobot's own tolerance (`LeRobotDataset.tolerance_s`)."""
+_NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf", re.IGNORECASE)
 _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
@@ -276,6 +278,8 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
             return f"Rows hold {kind.list_size} values; the feature has shape {list(shape)}."
         kind, depth = kind.value_type, depth + 1
     if depth != (0 if list(shape) == [1] else len(shape)):
+        if not depth:
+            return f"It holds {kind}; the feature has shape {list(shape)}."
         return f"Rows are nested {depth} deep; the feature has shape {list(shape)}."
     wanted = pa.bool_() if dtype == "bool" else pa.from_numpy_dtype(np.dtype(dtype))
     numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
@@ -358,6 +362,27 @@ class WholeEpisode:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def read_texts(draft: FixDraft) -> None:
+    """Turn vectors that stand there as text, as a way through CSV leaves them, into numbers."""
+    features = read_object(draft.root / layout.INFO).get("features") or {}
+    for path in layout.data_files(draft.root):
+        with contextlib.suppress(*DAMAGE):
+            schema, read = pq.read_schema(path), dict[str, pa.Array]()
+            for name in (f.name for f in schema if f.type in (pa.string(), pa.large_string())):
+                spec = features.get(name) or {}
+                if spec.get("dtype") in NUMBERS and len(spec.get("shape") or ()) == 1:
+                    texts = pq.read_table(path, columns=[name], partitioning=None)[name].to_pylist()
+                    rows = [[float(n) for n in _NUMBER.findall(text or "")] for text in texts]
+                    read[name] = pa.array(rows, pa.list_(pa.float32(), spec["shape"][0]))
+            if read:
+                table = pq.read_table(path, partitioning=None).replace_schema_metadata(None)
+                for name, column in read.items():
+                    table = table.set_column(table.column_names.index(name), name, column)
+                replace_table(path, table)
+                told = f"{', '.join(read)}: numbers, no text"
+                draft.did("retyped", f"{path.relative_to(draft.root)}: {told}")
 
 
 def salvage_files(draft: FixDraft) -> set[Path]:

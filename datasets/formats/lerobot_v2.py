@@ -182,6 +182,8 @@ def upgrade(
     for name in (n for n in columns.AUTOMATIC if n not in features):
         kind = "float32" if name == "timestamp" else "int64"
         features[name] = {"dtype": kind, "shape": (1,), "names": None}
+    for spec in features.values():
+        spec["names"] = layout.axes_of(spec) or spec.get("names")
     wanted = old.episodes if only is None else list(only)
     filmed = [
         k for k in old.info.video_keys if any(old.video(k, e).is_file() for e in wanted)
@@ -235,6 +237,7 @@ def upgrade(
     drop = ("total_chunks", "total_videos")
     info = {k: v for k, v in old.raw.items() if k not in drop} | {
         "codebase_version": "v3.0",
+        "fps": int(old.info.fps) if old.info.fps.is_integer() else old.info.fps,
         "features": {n: {**f, "shape": list(f["shape"])} for n, f in features.items()},
         "total_episodes": len(kept),
         "total_frames": first,

@@ -127,11 +127,15 @@ def test_a_fault_is_named_with_its_joint_and_size(
     assert beside <= {kind}
 
 
-def test_a_command_that_is_no_position_is_left_out() -> None:
-    """A humanoid's hands, told ±1.5 or ±3 to open, close, stood "172° off their command"."""
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_command_that_is_no_position_is_left_out(constant: bool) -> None:
+    """A humanoid's hands, told ±1.5 or ±3 to open, close, stood "172° off their command".
+
+    A thumb that was told 3 throughout moved though "its command never changes".
+    """
     plain = recording(1)
     for e in plain.episodes:
-        e.command[:, 3] = e.reading[:, 3] + 88.0
+        e.command[:, 3] = np.max(e.reading[:, 3]) + 88.0 if constant else e.reading[:, 3] + 88.0
     found = report(plain)
     assert not found.findings
     assert "another quantity" in found.untested["wrist_tilt"]

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,57 @@ def pointer(root: Path) -> None:
     data_files(root)[0].write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
 
 
+def own_paths(root: Path) -> None:
+    """One file an episode's name, as converters of v2 call them, and tasks without an index."""
+    data = "data/chunk-{chunk_index:03d}/episode_{file_index:06d}.parquet"
+    video = "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4"
+    set_info(root, data_path=data, video_path=video)
+    moves = [(p, data.format(chunk_index=0, file_index=k)) for k, p in enumerate(data_files(root))]
+    for camera in sorted((root / "videos").iterdir()):
+        for k, path in enumerate(sorted(camera.glob("*/*"))):
+            name = video.format(chunk_index=0, file_index=k, video_key=camera.name)
+            moves.append((path, name))
+    for path, name in moves:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        path.rename(root / name)
+    tasks = root / layout.TASKS
+    pq.write_table(pq.read_table(tasks).replace_schema_metadata(None), tasks)
+
+
+def decimals(root: Path) -> None:
+    """What pandas makes of whole numbers where one was missing in another table."""
+    table = pq.read_table(episode_files(root)[0])
+    kinds = [pa.float64() if pa.types.is_integer(f.type) else f.type for f in table.schema]
+    names = zip(table.column_names, kinds, strict=True)
+    pq.write_table(table.cast(pa.schema(list(names))), episode_files(root)[0])
+
+
+def from_a_mac(root: Path) -> None:
+    for path in (*data_files(root), *episode_files(root), root / layout.INFO):
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\26\7Mac OS X")
+
+
+def never_a_row(root: Path) -> None:
+    """Add a line of the table for an episode that was ended before its first row."""
+    table = pq.read_table(episode_files(root)[0])
+    last = table.slice(EPISODES - 1).to_pylist()[0]
+    last |= {"episode_index": EPISODES, "length": 0, "dataset_from_index": last["dataset_to_index"]}
+    more = pa.Table.from_pylist([last], table.schema)
+    pq.write_table(pa.concat_tables([table, more]), episode_files(root)[0])
+    set_info(root, total_episodes=EPISODES + 1)
+
+
 RECORDED: dict[str, tuple[str, Plant]] = {
+    "decimals": ("unreadable", decimals),
+    "from a Mac": ("unreadable", from_a_mac),
+    "never a row": ("bad_rows", never_a_row),
+    "byte order mark": (
+        "bad_info",
+        lambda r: (r / layout.INFO).write_bytes(BOM_UTF8 + (r / layout.INFO).read_bytes()),
+    ),
+    "no axes": ("bad_info", lambda r: feature(r, CAMERA, names=None)),
+    "other axes": ("bad_info", lambda r: feature(r, CAMERA, names=["height", "width", "rgb"])),
+    "own paths": ("unreadable", own_paths),
     "late pictures": ("video_too_short", late),
     "uneven pictures": (
         "video_timestamps",
@@ -334,10 +385,20 @@ STORED: dict[str, tuple[str, Plant]] = {
 BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
-LAID_OUT_ANEW = {"overlap", "between pictures", "late pictures", "uneven pictures"}
+LAID_OUT_ANEW = {
+    "decimals",
+    "from a Mac",
+    "never a row",
+    "own paths",
+    "overlap",
+    "between pictures",
+    "late pictures",
+    "uneven pictures",
+}
 """Faults after whose fix each episode still has its own pictures."""
 COMMANDS = {
     "late pictures": "convert", "uneven pictures": "convert", "gaps in numbers": "convert",
+    "own paths": "convert",
     "another program's": "convert", "NaN": "check", "truncated video": "check",
     "column gone": "convert", "empty": "check", "columns dropped": "publish",
     "pointer": "check", "missing video": "convert",

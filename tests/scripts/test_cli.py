@@ -530,6 +530,23 @@ def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
     assert second.startswith("Diagnosing: 3 of 40 …")
 
 
+def test_progress_says_what_follows_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Incident: "Diagnosing: 12 of 12 …" stood for two minutes while pictures were compared."""
+    told: list[str] = []
+
+    @contextlib.contextmanager
+    def lines(line: Callable[[], str]) -> Iterator[None]:
+        told.append(line())
+        yield
+        told.append(line())
+
+    monkeypatch.setattr(progress, "lines_while", lines)
+    with options.progress("Working", total=2, then="Checking") as advance:
+        advance()
+        advance()
+    assert told == ["Working: 0 of 2 …", "Checking …"]
+
+
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     with options.progress("Working", total=3) as advance:
         advance()
