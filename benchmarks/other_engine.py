@@ -1,6 +1,7 @@
-"""The embedded cell's pick-and-place, rebuilt in another engine: Drake's solver and VTK's pictures.
+"""The embedded cell's pick-and-place in another engine: Drake's solver and VTK's pictures.
 
-    PYTHONPATH=. gaploop evaluate --policy.path=base --env.gym=benchmarks.other_engine:SO101PickPlace-v0
+    PYTHONPATH=. gaploop evaluate --policy.path=base \
+        --env.gym=benchmarks.other_engine:SO101PickPlace-v0
 
 Masses, inertias, limits and shapes come from the SO-101's MJCF file, which Drake reads; scenes,
 colours, camera and criterion are the cell's. Nothing of MuJoCo steps or draws here. Stations are
@@ -143,14 +144,12 @@ class PickPlace(gym.Env[Any, Any]):
         servo_gain: of the arm's position servos, without the gripper's, as a factor.
         zero_deg: joint to how much more than true it reads [°].
         light: strength of all lamps, as a factor.
-
-    Attributes:
-        joint_names: of actions and `agent_pos`.
     """
 
-    metadata: Final = {"render_modes": ["rgb_array"], "render_fps": FPS}
+    metadata: Final = {
+        "render_modes": ["rgb_array"], "render_fps": FPS, "joint_names": SO101.joint_names,
+    }  # fmt: skip
     task_description: Final = INSTRUCTIONS["pick_place"]
-    joint_names: Final = SO101.joint_names
 
     def __init__(
         self,
@@ -168,7 +167,7 @@ class PickPlace(gym.Env[Any, Any]):
     ) -> None:
         self.render_mode = render_mode
         self._half_m, self._delay_s = CUBE_HALF_SIZE_M * size, delay_s
-        self._zero_rad = np.radians([(zero_deg or {}).get(j, 0.0) for j in self.joint_names])
+        self._zero_rad = np.radians([(zero_deg or {}).get(j, 0.0) for j in SO101.joint_names])
         self._folder = tempfile.TemporaryDirectory(prefix="gaploop_drake_")
         self._build(friction, CUBE_MASS_KG * mass, servo_gain, light)
         d = drake()
@@ -247,8 +246,8 @@ class PickPlace(gym.Env[Any, Any]):
         disc = d.Cylinder(DISC_RADIUS_M, 2.0 * DISC_HALF_HEIGHT_M)
         plant.RegisterVisualGeometry(target, at, disc, "target", np.array(TARGET_RGBA))
 
-        joints = [plant.GetJointByName(name, self._arm) for name in self.joint_names]
-        for k, name in enumerate(self.joint_names):
+        joints = [plant.GetJointByName(name, self._arm) for name in SO101.joint_names]
+        for k, name in enumerate(SO101.joint_names):
             servo = plant.GetJointActuatorByName(name, self._arm)
             factor = servo_gain if k not in SO101.grippers else 1.0
             gains = d.PdControllerGains()
@@ -270,7 +269,7 @@ class PickPlace(gym.Env[Any, Any]):
             [[j.position_lower_limits()[0], j.position_upper_limits()[0]] for j in joints]
         )
         self._order = [
-            plant.GetJointActuatorByName(n, self._arm).input_start() for n in self.joint_names
+            plant.GetJointActuatorByName(n, self._arm).input_start() for n in SO101.joint_names
         ]
         assert self._order == list(range(len(joints)))  # goals and readings in one order
         self._fingers = {plant.GetBodyByName(n, self._arm).index() for n in SO101.finger_bodies}
@@ -294,9 +293,9 @@ class PickPlace(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode with the scene that the cell has for `FIRST_SCENE` + `seed`."""
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         d, rng = drake(), np.random.default_rng([FIRST_SCENE + (seed or 0), 11])
-        home = np.asarray(SO101.home_q_rad) + rng.normal(0.0, 0.01, len(self.joint_names))
+        home = np.asarray(SO101.home_q_rad) + rng.normal(0.0, 0.01, len(SO101.joint_names))
         object_xy, yaw = spawn_point(rng), float(rng.uniform(-np.pi, np.pi))
         target_xy = spawn_point(rng)
         for _ in range(ATTEMPTS):
