@@ -475,7 +475,8 @@ class Demonstrations:
                 frames[-1][f"{OBS_IMAGES}.{name}"] = image
         if self._dataset is None:
             inner = attempts.unwrapped
-            joints = inner.joint_names if isinstance(inner, SceneWorld) else ()
+            said = attempts.metadata.get("joint_names", ())
+            joints = inner.joint_names if isinstance(inner, SceneWorld) else said
             self._dataset = LeRobotDataset.create(
                 f"local/{self._root.name}",
                 attempts.metadata["render_fps"],

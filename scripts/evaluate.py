@@ -219,6 +219,12 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
+    kept = getattr(config, "dataset", None)
+    if config.output_dir and kept and kept.root:  # before what takes seconds
+        raise UnusableInputError(
+            "--output_dir goes on with rollouts that are there, --dataset.root begins a new "
+            "dataset: give one of them."
+        )
     from gaploop.finetune.evaluate import recorded
     from gaploop.finetune.lerobot_policy import policy_id, warn_withdrawn
 
@@ -261,13 +267,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             made_like = known_and_drawn(config.twin, config.randomise)
             spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)
             keep: Any = contextlib.nullcontext()
-            if config.dataset.root is not None:
-                if folder is not None:
-                    raise UnusableInputError(
-                        "--output_dir goes on with rollouts that are there, --dataset.root begins "
-                        "a new dataset: give one of them."
-                    )
-                kept = config.dataset
+            if kept.root is not None:
                 keep = Demonstrations(kept.root, kept.single_task, failures=kept.failures)
             with _running(config.n * len(varied), folder) as told, keep as demonstrations:
                 result = evaluate_gym(

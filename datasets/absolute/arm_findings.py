@@ -19,7 +19,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
-from gaploop.datasets.absolute.recording import MotionRecording
+from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
 
 EXPLAINED: Final = 0.97
@@ -321,26 +321,34 @@ class ArmTests:
                 apart="a bus or driver that hung, an arm that was held",
             )  # fmt: skip
 
-    def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
+    def _on_the_way(self, episode: Episode, k: int) -> NDArray[np.bool_]:
         """Say where a reading moves by more than its own steps before and after, shape (n,).
 
         On both sides, and the same way: an arm that is about to move, or turns round, repeats its
         readings rightly. Over six rows: over fewer, rows at which a slow bus has news would be left
-        out more often than others.
+        out more often than others. So does a joint whose command, a delay earlier, pauses for a
+        row: a policy's does where one plan ends and the next begins.
         """
+        values, rows = episode.reading[:, k], np.arange(len(episode.reading))
         step = arm.quantum(values)
         least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
         went = values[6:] - values[:-6]
         way = np.sign(went) * (np.abs(went) > least)
         far[6:-6] = way[:-6] * way[6:] > 0
+        lag = np.nan_to_num(self.fits[k].delay_s.value) * self.fps
+        asks = np.abs(np.diff(episode.command[:, k], prepend=np.nan))
+        for rows_late in (np.floor(lag), np.ceil(lag)):
+            then = np.clip(rows - int(rows_late), 0, len(rows) - 1)
+            far &= asks[then] > (step if np.isfinite(step) else 0.0)
         return far
 
     def _repeats(self) -> None:
         """Readings that repeat while the joint is on its way: of all joints, or of some."""
         same, moving = list[NDArray[np.bool_]](), list[NDArray[np.bool_]]()
         for e in self.episodes:
-            moving.append(np.stack([self._on_the_way(y) for y in e.reading.T], axis=1))
+            joints = range(len(self.names))
+            moving.append(np.stack([self._on_the_way(e, k) for k in joints], axis=1))
             same.append(
                 np.r_[np.zeros((1, len(self.names)), bool), np.diff(e.reading, axis=0) == 0]
             )

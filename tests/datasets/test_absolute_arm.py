@@ -11,7 +11,7 @@ from made_arms import NAMES, Change, as_is, recording, reordered, report
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.recording import MotionRecording
+from gaploop.datasets.absolute.recording import Episode, MotionRecording
 
 
 def changed(joint: int, change: object) -> Change:
@@ -71,6 +71,25 @@ def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
 
     found = report(recording(0, sent=swinging, read=swinging))
     assert "repeats" not in [f.kind for f in found.findings]
+
+
+def test_a_joint_whose_command_pauses_repeats_its_readings_rightly() -> None:
+    """Incident: a policy that plans anew every ten rows, in another engine, was a slow bus."""
+
+    rows = np.arange(240)
+    paused, late_by = rows - rows // 10, 2
+    clean = recording(0)
+
+    def seen(through: Change) -> MotionRecording:
+        made = list[Episode]()
+        for e in clean.episodes:
+            sent = e.command[paused]
+            read = np.round(sent[np.maximum(rows - late_by, 0)] / 0.088) * 0.088
+            made.append(Episode(e.index, sent, through(read, e.index)))
+        return replace(clean, episodes=tuple(made))
+
+    assert "repeats" not in [f.kind for f in report(seen(as_is)).findings]
+    assert "repeats" in [f.kind for f in report(seen(repeats)).findings]
 
 
 def test_a_straight_way_isnt_taken_for_steps() -> None:
