@@ -10,6 +10,7 @@ keyword arguments of the environment: `--env.kwargs='{delay_s: 0.1}'`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import tempfile
@@ -26,18 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim import scene
 from gaploop.sim.arms import SO101, from_degrees, to_degrees
 from gaploop.sim.conditions import BACKGROUNDS, OBJECT_RGBA, PAINT, TARGET_RGBA, table_texture
-from gaploop.sim.scene import (
-    ATTEMPTS,
-    CAMERA_NAME,
-    CUBE_HALF_SIZE_M,
-    CUBE_MASS_KG,
-    DISC_HALF_HEIGHT_M,
-    DISC_RADIUS_M,
-    OBJECT_TARGET_GAP_M,
-    spawn_point,
-)
 from gaploop.sim.tasks import INSTRUCTIONS
 
 ID: Final = "SO101PickPlace-v0"
@@ -66,18 +58,23 @@ STILL_RAD_S: Final = 0.5
 HELD_N: Final = 0.2
 """The cell's criterion: sim/scenes/pick_place.yaml."""
 
+BASE: Final = (
+    ("0.012 0 0.018", "0.048 0.038 0.018", PAINT.arm),
+    ("0.026 0 0.044", "0.026 0.016 0.014", PAINT.servo),
+)
+"""What the cell adds to the arm's looks: boxes' places, sizes and colours."""
+
 type Vector = NDArray[np.float64]
 
 
 def drake() -> Any:
     """Return Drake's Python package; UnusableInputError where it isn't installed."""
     try:
-        import pydrake.all
+        return importlib.import_module("pydrake.all")
     except ImportError as error:
         raise UnusableInputError(
             "This environment runs in Drake, which isn't installed. Try: pip install drake"
         ) from error
-    return pydrake.all
 
 
 @cache
@@ -88,10 +85,12 @@ def arm_mjcf(folder: Path) -> Path:
     """
     import trimesh
 
+    def words(values: Sequence[float]) -> str:
+        return " ".join(map(str, values))
+
     source = SO101.model.find(SO101.label)
-    tree = ET.parse(source)
+    tree, used = ET.parse(source), set[str]()
     root = tree.getroot()
-    used = set[str]()
     for body in root.iter("body"):
         for geom in body.findall("geom"):
             kind = geom.get("class", "")
@@ -100,31 +99,23 @@ def arm_mjcf(folder: Path) -> Path:
                 continue
             jaw = kind.startswith("collision_gripper")
             geom.set("group", "0")
-            geom.set("rgba", " ".join(map(str, PAINT.jaw if jaw else PAINT.arm)))
+            geom.set("rgba", words(PAINT.jaw if jaw else PAINT.arm))
             used.add(geom.get("mesh", ""))
         if body.get("name") == "base":
-            for pos, size, rgba in (
-                ("0.012 0 0.018", "0.048 0.038 0.018", PAINT.arm),
-                ("0.026 0 0.044", "0.026 0.016 0.014", PAINT.servo),
-            ):
-                ET.SubElement(body, "geom", {
-                    "type": "box", "pos": pos, "size": size, "contype": "0", "conaffinity": "0",
-                    "mass": "0", "rgba": " ".join(map(str, rgba)),
-                })  # fmt: skip
-    assets = root.find("asset")
-    assert assets is not None
+            fixed = {"type": "box", "contype": "0", "conaffinity": "0", "mass": "0"}
+            for pos, size, rgba in BASE:
+                ET.SubElement(body, "geom", fixed | {"pos": pos, "size": size, "rgba": words(rgba)})
+    (assets,) = root.iter("asset")
     for mesh in list(assets):
         name = mesh.get("file", "").removesuffix(".stl")
         if mesh.tag != "mesh" or name not in used:
             assets.remove(mesh)
             continue
-        trimesh.load(source.parent / "assets" / f"{name}.stl").convex_hull.export(
-            folder / f"{name}.obj", include_normals=True
-        )
+        solid: Any = trimesh.load(source.parent / "assets" / f"{name}.stl")
+        solid.convex_hull.export(folder / f"{name}.obj", include_normals=True)
         mesh.set("file", f"{name}.obj")
         mesh.set("name", name)
-    compiler = root.find("compiler")
-    assert compiler is not None
+    (compiler,) = root.iter("compiler")
     compiler.set("meshdir", str(folder))
     tree.write(path := folder / "so101.xml")
     cv2.imwrite(str(folder / "table.png"), table_texture(BACKGROUNDS["wood"])[..., ::-1])
@@ -146,30 +137,22 @@ class PickPlace(gym.Env[Any, Any]):
         light: strength of all lamps, as a factor.
     """
 
-    metadata: Final = {
+    metadata = {  # noqa: RUF012  gymnasium's, which isn't changed
         "render_modes": ["rgb_array"], "render_fps": FPS, "joint_names": SO101.joint_names,
     }  # fmt: skip
     task_description: Final = INSTRUCTIONS["pick_place"]
 
     def __init__(
-        self,
-        render_mode: str | None = "rgb_array",
-        *,
-        friction: float = 1.0,
-        mass: float = 1.0,
-        size: float = 1.0,
-        camera_m: Sequence[float] = (0.0, 0.0, 0.0),
-        camera_deg: Sequence[float] = (0.0, 0.0, 0.0),
-        delay_s: float = 0.0,
-        servo_gain: float = 1.0,
-        zero_deg: Mapping[str, float] | None = None,
-        light: float = 1.0,
-    ) -> None:
+        self, render_mode: str | None = "rgb_array",
+        *, friction: float = 1.0, mass: float = 1.0, size: float = 1.0, light: float = 1.0,
+        camera_m: Sequence[float] = (0.0, 0.0, 0.0), camera_deg: Sequence[float] = (0.0, 0.0, 0.0),
+        delay_s: float = 0.0, servo_gain: float = 1.0, zero_deg: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
         self.render_mode = render_mode
-        self._half_m, self._delay_s = CUBE_HALF_SIZE_M * size, delay_s
+        self._half_m, self._delay_s = scene.CUBE_HALF_SIZE_M * size, delay_s
         self._zero_rad = np.radians([(zero_deg or {}).get(j, 0.0) for j in SO101.joint_names])
         self._folder = tempfile.TemporaryDirectory(prefix="gaploop_drake_")
-        self._build(friction, CUBE_MASS_KG * mass, servo_gain, light)
+        self._build(friction, scene.CUBE_MASS_KG * mass, servo_gain, light)
         d = drake()
         turn = d.RotationMatrix(np.array([[0.0, -1, 0], [-1, 0, 0], [0, 0, -1]]))  # +x is up
         turn = turn @ d.RotationMatrix(d.RollPitchYaw(np.radians(camera_deg)))
@@ -177,23 +160,19 @@ class PickPlace(gym.Env[Any, Any]):
         # The cell's K: Drake counts pixels from their corners, the cell from their centres.
         focal_px = 0.5 * SIZE_PX / np.tan(np.radians(SO101.camera_fovy_deg) / 2.0)
         info = d.CameraInfo(SIZE_PX, SIZE_PX, focal_px, focal_px, SIZE_PX / 2, SIZE_PX / 2)
-        self._camera = d.ColorRenderCamera(
-            d.RenderCameraCore("vtk", info, d.ClippingRange(0.01, 5.0), d.RigidTransform())
-        )
+        core = d.RenderCameraCore("vtk", info, d.ClippingRange(0.01, 5.0), d.RigidTransform())
+        self._camera = d.ColorRenderCamera(core)
         low, high = self.limits_rad.T
         ends = to_degrees(low).astype(np.float32), to_degrees(high).astype(np.float32)
         self.action_space = gym.spaces.Box(*ends, dtype=np.float32)
-        shown: dict[str, gym.Space[Any]] = {
-            "agent_pos": gym.spaces.Box(-np.inf, np.inf, (6,), np.float32)
-        }
+        shown: dict[str, Any] = {"agent_pos": gym.spaces.Box(-np.inf, np.inf, (6,), np.float32)}
         if render_mode:
             picture = gym.spaces.Box(0, 255, (SIZE_PX, SIZE_PX, 3), np.uint8)
-            shown["pixels"] = gym.spaces.Dict({CAMERA_NAME: picture})
+            shown["pixels"] = gym.spaces.Dict({scene.CAMERA_NAME: picture})
         self.observation_space = gym.spaces.Dict(shown)
 
     def _build(self, friction: float, mass_kg: float, servo_gain: float, light: float) -> None:
-        d = drake()
-        folder = Path(self._folder.name)
+        d, folder = drake(), Path(self._folder.name)
         builder = d.DiagramBuilder()
         plant, graph = d.AddMultibodyPlantSceneGraph(builder, TIMESTEP_S)
         plant.set_contact_model(d.ContactModel.kHydroelasticWithFallback)
@@ -207,12 +186,8 @@ class PickPlace(gym.Env[Any, Any]):
         graph.set_config(config)
         graph.AddRenderer("vtk", d.MakeRenderEngineVtk(self._renderer(light)))
 
-        parser = d.Parser(plant)
-        log = logging.getLogger("drake")  # it tells at length what of MJCF it doesn't know
-        level = log.level
-        log.setLevel(logging.ERROR)
-        (self._arm,) = parser.AddModels(str(arm_mjcf(folder)))
-        log.setLevel(level)
+        logging.getLogger("drake").setLevel(logging.ERROR)  # it tells what of MJCF it doesn't know
+        (self._arm,) = d.Parser(plant).AddModels(str(arm_mjcf(folder)))
         # The table.
         top = d.RigidTransform([0.0, 0.0, -0.01])
         world, box = plant.world_body(), d.Box(1.2, 1.2, 0.02)
@@ -239,21 +214,19 @@ class PickPlace(gym.Env[Any, Any]):
         plant.RegisterCollisionGeometry(cube, at, shape, "object", rubs)
         plant.RegisterVisualGeometry(cube, at, shape, "object", np.array(OBJECT_RGBA))
         target = plant.AddRigidBody("target", things, inertia)
-        self._goal = plant.AddFrame(
-            d.FixedOffsetFrame("goal", plant.world_frame(), d.RigidTransform())
-        )
+        goal = d.FixedOffsetFrame("goal", plant.world_frame(), at)
+        self._goal = plant.AddFrame(goal)
         plant.WeldFrames(self._goal, target.body_frame())
-        disc = d.Cylinder(DISC_RADIUS_M, 2.0 * DISC_HALF_HEIGHT_M)
+        disc = d.Cylinder(scene.DISC_RADIUS_M, 2.0 * scene.DISC_HALF_HEIGHT_M)
         plant.RegisterVisualGeometry(target, at, disc, "target", np.array(TARGET_RGBA))
 
         joints = [plant.GetJointByName(name, self._arm) for name in SO101.joint_names]
         for k, name in enumerate(SO101.joint_names):
             servo = plant.GetJointActuatorByName(name, self._arm)
-            factor = servo_gain if k not in SO101.grippers else 1.0
-            gains = d.PdControllerGains()
+            is_gripper, gains = k in SO101.grippers, d.PdControllerGains()
+            factor = 1.0 if is_gripper else servo_gain
             gains.p, gains.d = SERVO_KP * factor, SERVO_KV * factor
             servo.set_controller_gains(gains)
-            is_gripper = k in SO101.grippers
             limit_nm = SO101.servos.gripper_nm if is_gripper else SO101.servos.stall_nm[k]
             servo.set_effort_limit(limit_nm)
         plant.Finalize()
@@ -263,15 +236,9 @@ class PickPlace(gym.Env[Any, Any]):
         self._context = plant.GetMyMutableContextFromRoot(root)
         self._graph, self._graph_context = graph, graph.GetMyContextFromRoot(root)
         self._world_id = plant.GetBodyFrameIdOrThrow(world.index())
-        self._joints = joints
         self._at = np.array([joint.position_start() for joint in joints])
-        self.limits_rad = np.array(
-            [[j.position_lower_limits()[0], j.position_upper_limits()[0]] for j in joints]
-        )
-        self._order = [
-            plant.GetJointActuatorByName(n, self._arm).input_start() for n in SO101.joint_names
-        ]
-        assert self._order == list(range(len(joints)))  # goals and readings in one order
+        ends = [[*j.position_lower_limits(), *j.position_upper_limits()] for j in joints]
+        self.limits_rad = np.array(ends)
         self._fingers = {plant.GetBodyByName(n, self._arm).index() for n in SO101.finger_bodies}
         self._port = plant.get_desired_state_input_port(self._arm)
 
@@ -296,12 +263,12 @@ class PickPlace(gym.Env[Any, Any]):
         super().reset(seed=seed, options=options)
         d, rng = drake(), np.random.default_rng([FIRST_SCENE + (seed or 0), 11])
         home = np.asarray(SO101.home_q_rad) + rng.normal(0.0, 0.01, len(SO101.joint_names))
-        object_xy, yaw = spawn_point(rng), float(rng.uniform(-np.pi, np.pi))
-        target_xy = spawn_point(rng)
-        for _ in range(ATTEMPTS):
-            if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
+        object_xy, yaw = scene.spawn_point(rng), float(rng.uniform(-np.pi, np.pi))
+        target_xy = scene.spawn_point(rng)
+        for _ in range(scene.ATTEMPTS):
+            if np.linalg.norm(target_xy - object_xy) >= scene.OBJECT_TARGET_GAP_M:
                 break
-            target_xy = spawn_point(rng)
+            target_xy = scene.spawn_point(rng)
         root = self._simulator.get_mutable_context()
         self._diagram.SetDefaultContext(root)
         root.SetTime(0.0)
@@ -311,12 +278,11 @@ class PickPlace(gym.Env[Any, Any]):
         turn, up = d.RotationMatrix.MakeZRotation(yaw), self._half_m
         pose = d.RigidTransform(turn, [*object_xy, up])
         self._plant.SetFreeBodyPose(self._context, self._cube, pose)
-        self._target_m = np.array([*target_xy, DISC_HALF_HEIGHT_M])
+        self._target_m = np.array([*target_xy, scene.DISC_HALF_HEIGHT_M])
         self._goal.SetPoseInParentFrame(self._context, d.RigidTransform(self._target_m))
         self._steps, self._due = 0, deque[tuple[int, Vector]]()
         self._command(home - self._zero_rad)
         self._simulator.Initialize()
-        self._start_z_m = up
         self._picture = self.picture() if self.render_mode else None
         return self._seen(), {}
 
@@ -339,11 +305,11 @@ class PickPlace(gym.Env[Any, Any]):
         return self._seen(), 0.0, False, False, {"is_success": self.success()}
 
     def _seen(self) -> dict[str, Any]:
-        true = self._plant.GetPositions(self._context)[self._at]
-        read = np.round((true + self._zero_rad) / ENCODER_STEP_RAD) * ENCODER_STEP_RAD
+        read = self._plant.GetPositions(self._context)[self._at] + self._zero_rad
+        read = np.round(read / ENCODER_STEP_RAD) * ENCODER_STEP_RAD
         seen: dict[str, Any] = {"agent_pos": to_degrees(read).astype(np.float32)}
         if self._picture is not None:
-            seen["pixels"] = {CAMERA_NAME: self._picture}
+            seen["pixels"] = {scene.CAMERA_NAME: self._picture}
         return seen
 
     def picture(self) -> NDArray[np.uint8]:
@@ -363,7 +329,7 @@ class PickPlace(gym.Env[Any, Any]):
         moves = plant.EvalBodySpatialVelocityInWorld(context, self._cube)
         return bool(
             np.linalg.norm(at_m[:2] - self._target_m[:2]) <= NEAR_M
-            and at_m[2] - self._start_z_m < LIFTED_M
+            and at_m[2] - self._half_m < LIFTED_M
             and np.linalg.norm(moves.translational()) < STILL_M_S
             and np.linalg.norm(moves.rotational()) < STILL_RAD_S
             and not self._held()
@@ -372,18 +338,13 @@ class PickPlace(gym.Env[Any, Any]):
     def _held(self) -> bool:
         found = self._plant.get_contact_results_output_port().Eval(self._context)
         inspector, cube, pressing = self._graph.model_inspector(), self._cube.index(), set[Any]()
-        for k in range(found.num_hydroelastic_contacts()):
+        for k in range(found.num_hydroelastic_contacts()):  # as all boxes touch
             info = found.hydroelastic_contact_info(k)
             patch = info.contact_surface()
             ids = [inspector.GetFrameId(g) for g in (patch.id_M(), patch.id_N())]
-            bodies = [self._plant.GetBodyFromFrameId(i).index() for i in ids]
+            bodies = {self._plant.GetBodyFromFrameId(i).index() for i in ids}
             if cube in bodies and np.linalg.norm(info.F_Ac_W().translational()) > HELD_N:
-                pressing |= {*bodies}
-        for k in range(found.num_point_pair_contacts()):
-            pair = found.point_pair_contact_info(k)
-            bodies = [pair.bodyA_index(), pair.bodyB_index()]
-            if cube in bodies and np.linalg.norm(pair.contact_force()) > HELD_N:
-                pressing |= {*bodies}
+                pressing |= bodies
         return self._fingers <= pressing
 
     def close(self) -> None:

@@ -67,6 +67,7 @@ NAMES_FROM_TRUST: Final = 0.7
 """Evidence that was right less often names nothing of a station, however well its episodes
 agree."""
 _NOTHING: Final = Attribution(dict.fromkeys(GapDimension, 0.0), 1.0, (), (), by="")
+LEARNED: Final = "those that the policy learned from"
 COMPARISON: Final = "comparison"
 """Who judged an episode outside the embedded cell."""
 
@@ -100,6 +101,7 @@ def diagnose(
     images: bool = True,
     on_take: Callable[[Take], None] | None = None,
     seen_before: Sequence[Take] = (),
+    seen_where: str = LEARNED,
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
@@ -113,7 +115,7 @@ def diagnose(
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
         seen_before: takes that the cameras are set against, such as the policy's training; the
-            set's own successes unless given.
+            set's own successes unless given. `seen_where` says in words which they are.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
@@ -158,7 +160,7 @@ def diagnose(
     report = None
     if images and failures:
         well = [take for take in every if take.outcome is Outcome.SUCCESS]
-        name = "those that the policy learned from" if seen_before else "this set's successes"
+        name = seen_where if seen_before else "this set's successes"
         report = check_takes(seen_before or well, [f.take for f in failures], name)
     if report is not None:
         summary["camera_check"] = report.to_json()

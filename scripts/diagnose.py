@@ -239,6 +239,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             images=config.pictures,
             on_take=lambda _take: advance(),
             seen_before=_seen_before(config),
+            seen_where=diagnosis.LEARNED if config.trained_on else "those of --reference",
             causes=causes,
             cohort=True,
             object_hue_deg=THE_CELLS.object_hue_deg if scene.object_is_stated else None,

@@ -219,7 +219,7 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
-    kept = getattr(config, "dataset", None)
+    kept: Any = getattr(config, "dataset", None)
     if config.output_dir and kept and kept.root:  # before what takes seconds
         raise UnusableInputError(
             "--output_dir goes on with rollouts that are there, --dataset.root begins a new "

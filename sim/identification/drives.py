@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter1d, minimum_filter1d
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
@@ -32,6 +34,7 @@ from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
+    REST_S,
     DriveLog,
     DrivenArm,
     OpenLoopArm,
@@ -58,6 +61,11 @@ CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
 LEAST_GAIN: Final = 0.3
 """Unless the error on what was held out falls by this share, nothing is named; nor is a parameter
 without which it grows by less in every joint."""
+MOVES_RAD, LEAST_MOVING = 0.02, 50
+"""A joint whose readings differ by more within some tenths of a second moves; with fewer such
+readings than these, all count."""
+NOISE_SPAN: Final = 9.0
+"""Noise alone seldom spans so many of its standard deviations."""
 WEAKEST: Final = 3
 """Of what was added so many are tried without, those that look least needed."""
 CERTAIN: Final = 2.0
@@ -523,8 +531,17 @@ class DriveFitter:
         return best, steps
 
     def spread(self, fit: Fit) -> FloatArray:
-        """Return the scale of a fit's errors on these logs, joint by joint [rad]."""
-        return self._spread(self.errors([fit.setting])[0])
+        """Return the scale of a fit's errors where joints move, joint by joint [rad].
+
+        In a probe each joint rests most of the time, and what it is there says nothing of a delay.
+        """
+        error = self.errors([fit.setting])[0]
+        moves = np.concatenate(
+            [moving(log.q_rad[:, self.arm.arm_columns], log.t_s) for log in self.logs]
+        )
+        moves[:, moves.sum(0) < LEAST_MOVING] = True
+        columns = zip(error.T, moves.T, strict=True)
+        return np.concatenate([self._spread(column[rows, None]) for column, rows in columns])
 
     def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
         """Return errors once what is fitted already gave way, by its slopes."""
@@ -673,7 +690,17 @@ def fit_drives(
         [np.abs(c.before_rad - c.read_rad) for c in curves],
         [np.abs(c.after_rad - c.read_rad) for c in curves],
     ))  # fmt: skip
-    if after > (1 - LEAST_GAIN) * before:
+    moves = [moving(c.read_rad, c.t_s) for c in curves]
+    if not any(rows.any() for rows in moves):
+        moves = [np.ones_like(rows) for rows in moves]
+    left = [
+        sum(
+            float(np.abs(getattr(c, which) - c.read_rad)[rows].sum())
+            for c, rows in zip(curves, moves, strict=True)
+        )
+        for which in ("after_rad", "before_rad")
+    ]
+    if left[0] > (1 - LEAST_GAIN) * left[1]:
         found, after, rival = Fit((), np.empty(0), found.error), before, ()
         curves = [replace(c, after_rad=c.before_rad) for c in curves]
     by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in shown]
@@ -740,10 +767,24 @@ def _evenly(logs: Sequence[DriveLog], most_s: float) -> list[DriveLog]:
 
 
 def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[DriveLog]]:
-    """Return the pieces to learn from, and those to judge by."""
+    """Return the pieces to learn from, and those to judge by.
+
+    The last parts of a probe may move the gripper alone. Judged by them no arm is late, so that of
+    each joint that rests there an episode from the middle of those that move it is held out, too.
+    """
     if len(cut) > 1:
-        first = len(cut) - max(1, len(cut) // 4)
-        return [p for c in cut[:first] for p in c], [p for c in cut[first:] for p in c]
+        moves = np.array(
+            [
+                np.any([moving(p.q_rad[:, p.columns], p.t_s).any(0) for p in pieces], axis=0)
+                for pieces in cut
+            ]
+        )
+        judge = set(range(len(cut) - max(1, len(cut) // 4), len(cut)))
+        for joint in np.flatnonzero(~moves[sorted(judge)].any(0)):
+            those = np.flatnonzero(moves[:, joint])
+            judge |= {int(those[len(those) // 2])} if len(those) > 1 else set()
+        learn = [p for k, c in enumerate(cut) if k not in judge for p in c]
+        return learn, [p for k in sorted(judge) for p in cut[k]]
     pieces = list(cut[0])
     if len(pieces) > 2:
         first = len(pieces) - max(1, len(pieces) // 3)
@@ -751,6 +792,14 @@ def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[D
     last = pieces[-1]
     rows = last.t_s <= 2 / 3 * last.t_s[-1]
     return [*pieces[:-1], replace(last, t_s=last.t_s[rows], q_rad=last.q_rad[rows])], [last]
+
+
+def moving(q_rad: FloatArray, t_s: FloatArray) -> NDArray[np.bool_]:
+    """Return at which readings each joint has lately moved, or soon will, shape (n, n_joints)."""
+    rows = 2 * round(REST_S / max(float(np.median(np.diff(t_s))), 1e-3)) + 1
+    span = maximum_filter1d(q_rad, rows, 0) - minimum_filter1d(q_rad, rows, 0)
+    noise_rad = np.median(np.abs(np.diff(q_rad, axis=0)), 0) / NORMAL_MEDIAN / math.sqrt(2)
+    return np.asarray(span > MOVES_RAD + NOISE_SPAN * noise_rad)
 
 
 def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:

@@ -170,6 +170,18 @@ def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
         Demonstrations(root)
 
 
+def test_kept_attempts_carry_the_joints_that_an_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"joint_{k}" for k in range(JOINTS)]
+    monkeypatch.setitem(Even.metadata, "joint_names", names)
+    env, root = GymEnvConfig(gym="gym_even/Even-v0"), tmp_path / "takes"
+    with Demonstrations(root, "Be even") as shown:
+        evaluate_gym(SCRIPT, env, 1, demonstrations=shown)
+    kept = LeRobotDataset("local/takes", root=root).features
+    assert kept["action"]["names"] == [f"{name}.pos" for name in names]
+
+
 def test_where_scenes_do_not_depend_on_their_seeds_one_process_makes_all_attempts() -> None:
     """metaworld begins with the same scene whatever the seed: two would count it twice."""
     even = Job(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), NOMINAL, "", tuple(range(20)))
