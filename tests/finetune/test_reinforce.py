@@ -171,6 +171,7 @@ def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: 
     assert learner.loss(far).item() == learner.loss(worse).item()
 
 
+@pytest.mark.slow
 def test_a_policy_of_pictures_learns_and_its_own_weights_stay(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -185,7 +186,7 @@ def test_a_policy_of_pictures_learns_and_its_own_weights_stay(
         assert np.array_equal(explorer.kept[1][0][key], picture)
         assert not np.array_equal(explorer.kept[1][0][key.removeprefix("first.")], picture)
 
-    many = {"steps": 3, "lr": 1e-2, "batch_size": 2 * GROUP}
+    many = {"steps": 6, "lr": 1e-2}
     whole = reinforce(options(base, tmp_path / "whole", **many), attempts=toy)
     after = load_policy(whole.folder).plan(SHOWN)[:, 0].mean()
     assert after > load_policy(base).plan(SHOWN)[:, 0].mean()
