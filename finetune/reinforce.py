@@ -218,9 +218,9 @@ def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
     if key not in _loaded["rigs"]:
-        rig = rig_of(spec)
+        made = rig_of(spec)
         sees = isinstance(explorer.driver, LerobotDriver)
-        _loaded["rigs"][key] = unhurried(rig) if sees else rig
+        _loaded["rigs"][key] = unhurried(made) if sees else made
     rig: EmbeddedRig = _loaded["rigs"][key]
     leader = PolicyLeader(explorer.driver, rig.follower, rig.fps, rig.control_hz)
     return run_take(rig, leader, seed=job.scene, max_s=spec.max_s).outcome is Outcome.SUCCESS

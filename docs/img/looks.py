@@ -98,7 +98,12 @@ def contact() -> None:
         ("object_property.centre_of_mass", "com_x_fraction", (-0.5, 0.0, 0.5)),
         ("contact_dynamics.restitution", "damping_factor", (0.2, 0.5, 1.0)),
     ]
-    sides = ("jaws close [°]", "goal that arrives [°]", "tilt of the cube [°]", "cube's height [mm]")
+    sides = (
+        "jaws close [°]",
+        "goal that arrives [°]",
+        "tilt of the cube [°]",
+        "cube's height [mm]",
+    )
     figure, axes = plt.subplots(1, 4, figsize=(11, 2.4), layout="constrained")
     for (mechanism, key, values), axis, side in zip(cases, axes, sides, strict=True):
         for value in values:

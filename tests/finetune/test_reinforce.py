@@ -19,6 +19,7 @@ from gaploop.core.messages import Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import reinforce as reinforcement
+from gaploop.finetune.batches import Signature
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.lerobot_policy import LerobotDriver, load_policy
 from gaploop.finetune.reinforce import (
@@ -36,6 +37,8 @@ from gaploop.finetune.reinforce import (
     reinforce,
 )
 from gaploop.finetune.tuning.presets import PRESETS
+
+SIGNATURE = Signature(50.0, ("a", "b", "c"), (), ("a", "b", "c"), "deg", "so101_sim")
 
 UPDATES = 3
 HERE = Observation(np.zeros(3), np.array([0.1, 1.0, 1.0]), {})
@@ -168,10 +171,12 @@ def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: 
     assert learner.loss(far).item() == learner.loss(worse).item()
 
 
+@pytest.mark.slow
 def test_a_policy_of_pictures_learns_and_its_own_weights_stay(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
     base, toy = tiny_policy("keypoint"), functools.partial(attempts, attempt=leans_up)
+    act.save_processors(replace(act.load(base), signature=SIGNATURE), base)  # its rate
     explorer = Explorer(act.load(base), 0.0)
     explorer.driver.plan(SHOWN)
     START[0] = float(explorer.kept[0][1][:, 0].mean())
@@ -220,7 +225,7 @@ def test_a_step_makes_what_went_better_likelier_and_what_went_worse_less_so(
                 torch.from_numpy(tried.explored)
                 - planned(bundle.policy, seen)[:, : tried.explored.shape[1]]
             )
-            return float(densities(deviation, 0.05))
+            return float(densities(deviation, 0.05).detach())
 
         before = likely()
         step = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 1e-4)
