@@ -166,9 +166,7 @@ class Mounted:
     quat: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(
-        cls, model: mujoco.MjModel, said: Any, name: str, where: str, folder: Path
-    ) -> Mounted:
+    def of(cls, model: mujoco.MjModel, said: Any, name: str, where: str, folder: Path) -> Mounted:
         """Read `{calibration: FILE, frame: NAME}` of a camera of the model; FILE is in `folder`.
 
         `frame` is the body or site whose frame the file's pose is given in: the arm's base, or the
