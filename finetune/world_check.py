@@ -60,7 +60,9 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         for _ in range(round(SETTLE_S / world.period_s)):
             world.step(world.action_of(goal))
         share = (world.angles()[k] - before) / (goal[k] - before)
-        fix = "" if 0.5 < share < 1.5 else "Raise its actuator's kp, or see what blocks it."
+        fix = "" if share > 0.5 else "Raise its actuator's kp, or see what blocks it."
+        if share >= 1.5:
+            fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
         yield _result("joints", f"moves {share:.0%} of what it is sent", fix, name)
 
 

@@ -233,7 +233,10 @@ def _best(
 
 
 def _halved(
-    ahead: _Tried, tried: Sequence[_Tried], fitter: _Replays, held: Mapping[str, Mapping[str, float]]
+    ahead: _Tried,
+    tried: Sequence[_Tried],
+    fitter: _Replays,
+    held: Mapping[str, Mapping[str, float]],
 ) -> list[_Tried]:
     """Try the severities half way to those next to the best one."""
     same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]

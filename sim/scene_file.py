@@ -338,7 +338,10 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.joint_names = tuple(scene.joints or drives)
         if not self.joint_names:
             raise UnusableInputError(
-                f"{where}: no joint has a position servo. Add position actuators to the model."
+                f"{where}: no joint has a position servo"
+                + f"; its {model.nu} actuators are others" * (model.nu > 0)
+                + '. Give <actuator> of the MJCF a <position joint="…" kp="…"/> for each joint; '
+                "attach a URDF, which can't say it, as arm to a bench in MJCF that does."
             )
         self.jaw = str(scene.gripper.get("joint") or "")
         if self.jaw and self.jaw not in self.joint_names:

@@ -414,7 +414,11 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         key = camera, width, height
         if key not in self._drawers:
             drawer = LayeredCamera(
-                self.model, self.model.camera(camera).name, width, height, known and known.lens
+                self.model,
+                self.model.camera(camera).name,
+                width,
+                height,
+                known.lens if known else None,
             )
             drawer.forget(self._photo)
             self._drawers[key] = drawer

@@ -9,6 +9,7 @@ Piper's and emulated OpenMANIPULATORs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -224,15 +225,12 @@ def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
                 continue
             before = u[a] - u[max(0, a - 2 * span)]
             side = int(np.sign(before)) if abs(before) > STILL_DEG else 0
-            bend = np.diff(y[a - span // 2 : b], 2)
-            early, late = (float(np.mean(half**2)) for half in np.array_split(bend, 2))
+            bend = np.diff(y[a - span // 2 : b], 2) ** 2
+            early, late = (float(np.mean(half)) for half in np.array_split(bend, 2))
             # A late arm still comes to its stop in the first half.
-            noise = np.sqrt((late if early > 4.0 * late else float(np.mean(bend**2))) / 6.0)
+            noise = math.sqrt((late if early > 4.0 * late else float(np.mean(bend))) / 6.0)
             found.append(
-                Rest(
-                    e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side,
-                    float(noise),
-                )  # fmt: skip
+                Rest(e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side, noise)
             )
     return found
 

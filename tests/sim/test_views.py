@@ -148,7 +148,7 @@ def test_a_measured_camera_says_in_whose_frame_its_place_is(tmp_path: Path) -> N
     calibration(tmp_path, front=measured("barrel", np.eye(4)))
     roles = tmp_path / "roles.yaml"
     roles.write_text("cameras: {front: {calibration: station.calibration.json}}\n")
-    with pytest.raises(UnusableInputError, match="frame of the arm's base.*base"):
+    with pytest.raises(UnusableInputError, match=r"frame of the arm's base.*base"):
         GymWorld(Turns, WorldSpec(roles=roles))
 
 
