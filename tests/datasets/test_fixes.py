@@ -178,6 +178,14 @@ def from_a_mac(root: Path) -> None:
         path.with_name(f"._{path.name}").write_bytes(b"\0\5\26\7Mac OS X")
 
 
+def as_text(root: Path) -> None:
+    """What a way through CSV leaves: NumPy's text of each vector."""
+    [path] = data_files(root)
+    for name in ("action", "observation.state"):
+        vectors = pq.read_table(path)[name].to_pylist()
+        put(path, name, lambda i, rows=vectors: str(np.array(rows[i])))
+
+
 def never_a_row(root: Path) -> None:
     """Add a line of the table for an episode that was ended before its first row."""
     table = pq.read_table(episode_files(root)[0])
@@ -192,6 +200,11 @@ RECORDED: dict[str, tuple[str, Plant]] = {
     "decimals": ("unreadable", decimals),
     "from a Mac": ("unreadable", from_a_mac),
     "never a row": ("bad_rows", never_a_row),
+    "text": ("column_type", as_text),
+    "an empty file beside": (
+        "unreadable",
+        lambda r: data_files(r)[0].with_name("file-001.parquet").write_bytes(b""),
+    ),
     "byte order mark": (
         "bad_info",
         lambda r: (r / layout.INFO).write_bytes(BOM_UTF8 + (r / layout.INFO).read_bytes()),
@@ -388,6 +401,8 @@ ALL = RECORDED | PUBLISHED | STORED
 LAID_OUT_ANEW = {
     "decimals",
     "from a Mac",
+    "text",
+    "an empty file beside",
     "never a row",
     "own paths",
     "overlap",
