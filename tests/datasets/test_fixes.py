@@ -165,6 +165,14 @@ def own_paths(root: Path) -> None:
     pq.write_table(pq.read_table(tasks).replace_schema_metadata(None), tasks)
 
 
+def emptied(root: Path) -> None:
+    """A script wrote v2's files and left its descriptions empty."""
+    own_paths(root)
+    shutil.rmtree(root / "meta")
+    for name in ("info.json", "episodes.jsonl", "episodes_stats.jsonl", "tasks.jsonl"):
+        write(root / "meta" / name, "")
+
+
 def decimals(root: Path) -> None:
     """What pandas makes of whole numbers where one was missing in another table."""
     table = pq.read_table(episode_files(root)[0])
@@ -201,6 +209,11 @@ RECORDED: dict[str, tuple[str, Plant]] = {
     "from a Mac": ("unreadable", from_a_mac),
     "never a row": ("bad_rows", never_a_row),
     "text": ("column_type", as_text),
+    "lists of one": (
+        "column_type",
+        lambda r: put(data_files(r)[0], "timestamp", lambda i: [i % FRAMES / damage.FPS]),
+    ),
+    "v2's meta emptied": ("bad_info", emptied),
     "an empty file beside": (
         "unreadable",
         lambda r: data_files(r)[0].with_name("file-001.parquet").write_bytes(b""),
