@@ -162,16 +162,15 @@ def _fix_paths(draft: FixDraft) -> None:
     """Give files that other templates, or v2's, name LeRobot's names, by which they are mended."""
     info = draft.info = read_object(draft.root / layout.INFO)
     for key, (usual, template) in _PATHS.items():
+        files = [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]
+        named = {p.relative_to(draft.root).as_posix(): p for p in files}
         stated = info.get(key, usual) != usual and layout.is_template(info[key])
         if stated:
             template = str(info[key])
-        elif any(
-            not _CHUNK.fullmatch(p.name) for p in (draft.root / usual.partition("/")[0]).glob("*")
-        ):
+        elif any(map(layout.pattern(usual).fullmatch, named)):
             continue
         pattern, moved = layout.pattern(template), []
-        for path in [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]:
-            name = path.relative_to(draft.root).as_posix()
+        for name, path in named.items():
             if (found := pattern.fullmatch(name)) is None:
                 continue
             place = {"chunk_index": 0, "file_index": 0, "video_key": "", **found.groupdict()}
