@@ -88,10 +88,10 @@ def _notes_of_macos(root: Path) -> list[Path]:
 def check_folders(info: DatasetInfo, findings: Findings) -> None:
     """Find folders under a misspelt name, such as `video` for `videos`, and what isn't data."""
     for path in _notes_of_macos(info.root):
-        name = path.relative_to(info.root)
+        where = path.relative_to(info.root)
         if path.suffix == ".parquet":
             text = "A note of macOS from an archive, no data: LeRobot takes it for a table."
-            findings.error("unreadable", name, text)
+            findings.error("unreadable", where, text)
     for name in _MARKED:
         if (info.root / name).is_file() and (info.root / name).read_bytes()[:3] == BOM_UTF8:
             findings.error(
