@@ -160,8 +160,8 @@ def axes_of(spec: Mapping[str, Any]) -> list[str]:
     if spec.get("dtype") not in columns.PICTURES or len(shape) != 3:
         return []
     first = shape[0] in (1, 3) and shape[2] not in (1, 3)
-    told = isinstance(names, list | tuple) and len(names) == 3
-    if told and (names[2] in ("channel", "channels")) != first:
+    last = names[2] if isinstance(names, list | tuple) and len(names) == 3 else None
+    if last is not None and (last in ("channel", "channels")) != first:
         return []
     return ["channels", "height", "width"] if first else ["height", "width", "channels"]
 

@@ -163,6 +163,13 @@ datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{s
 datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
+datasets/check/description.py:_fix_paths | (draft.root / folder).rmdir() | listed
+datasets/check/description.py:_fix_paths | draft.root / folder | listed
+datasets/check/description.py:_fix_paths | draft.root / usual.format(**place) | listed
+datasets/check/description.py:_fix_paths | path.rename(target) | listed
+datasets/check/description.py:fix_names | draft.root / name | ours
+datasets/check/description.py:fix_names | path.unlink() | listed
+datasets/check/description.py:_rename_near | parent / n | listed
 datasets/check/description.py:_rename | old.rename(new) | listed
 datasets/check/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
 datasets/check/description.py:_rename_features | videos / new | paths

@@ -54,6 +54,17 @@ DEFAULTS: Final[dict[str, Any]] = {
     "robot_type": "",
 }
 _RATES_AGREE: Final = 0.01
+_PATHS: Final = {
+    "data_path": (
+        layout.DATA_PATH,
+        "data/chunk-{chunk_index:03d}/episode_{file_index:06d}.parquet",
+    ),
+    "video_path": (
+        layout.VIDEO_PATH,
+        "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4",
+    ),
+}
+"""LeRobot's usual names in v3, and those of v2 with v3's fields."""
 _MARKED: Final = (layout.INFO, layout.STATS)
 
 
@@ -77,10 +88,10 @@ def _notes_of_macos(root: Path) -> list[Path]:
 def check_folders(info: DatasetInfo, findings: Findings) -> None:
     """Find folders under a misspelt name, such as `video` for `videos`, and what isn't data."""
     for path in _notes_of_macos(info.root):
-        name = path.relative_to(info.root)
+        where = path.relative_to(info.root)
         if path.suffix == ".parquet":
             text = "A note of macOS from an archive, no data: LeRobot takes it for a table."
-            findings.error("unreadable", name, text)
+            findings.error("unreadable", where, text)
     for name in _MARKED:
         if (info.root / name).is_file() and (info.root / name).read_bytes()[:3] == BOM_UTF8:
             findings.error(
@@ -148,15 +159,18 @@ def fix_names(draft: FixDraft) -> None:
 
 
 def _fix_paths(draft: FixDraft) -> None:
-    """Give files that other templates name the names of LeRobot's own, by which they are mended."""
+    """Give files that other templates, or v2's, name LeRobot's names, by which they are mended."""
     info = draft.info = read_object(draft.root / layout.INFO)
-    for key, usual in (("data_path", layout.DATA_PATH), ("video_path", layout.VIDEO_PATH)):
-        template = info.get(key, usual)
-        if template == usual or not layout.is_template(template):
+    for key, (usual, template) in _PATHS.items():
+        files = [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]
+        named = {p.relative_to(draft.root).as_posix(): p for p in files}
+        stated = info.get(key, usual) != usual and layout.is_template(info[key])
+        if stated:
+            template = str(info[key])
+        elif any(map(layout.pattern(usual).fullmatch, named)):
             continue
         pattern, moved = layout.pattern(template), []
-        for path in [p for p in sorted(draft.root.rglob("*.*")) if p.is_file()]:
-            name = path.relative_to(draft.root).as_posix()
+        for name, path in named.items():
             if (found := pattern.fullmatch(name)) is None:
                 continue
             place = {"chunk_index": 0, "file_index": 0, "video_key": "", **found.groupdict()}
@@ -170,8 +184,11 @@ def _fix_paths(draft: FixDraft) -> None:
             for folder in path.relative_to(draft.root).parents:
                 with contextlib.suppress(OSError):  # what isn't empty stays
                     (draft.root / folder).rmdir()
-        info[key] = usual
-        draft.save()
+        if stated:
+            info[key] = usual
+            draft.save()
+        elif not moved:
+            continue
         more = f" and {len(moved) - 1} more" if moved[1:] else ""
         draft.did(
             "renamed", f"{key} as LeRobot has it{': ' * bool(moved)}{''.join(moved[:1])}{more}"
@@ -185,7 +202,9 @@ def _rename_near(
     missing = [name for name in wanted if name not in present]
     spare = sorted(present - set(wanted) - {layout.TELEMETRY, "gap"})
     for name in missing:
-        near = [n for n in spare if best_match(n, missing) == name]
+        kind = Path(name).suffix  # v2's episodes.jsonl is neither the folder nor a table of v3
+        alike = [n for n in spare if (parent / n).is_dir() == (not kind) and ".jsonl" not in n]
+        near = [n for n in alike if best_match(n, missing) == name]
         if len(near) == 1:
             _rename(draft, parent / near[0], parent / name)
 

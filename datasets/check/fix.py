@@ -191,7 +191,7 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
     description.fix_names(draft)
-    frames.read_texts(draft)
+    frames.retype(draft)
     description.fix_info(draft)
     cut = frames.salvage_files(draft)
     if not layout.data_files(draft.root):

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -364,12 +365,17 @@ class WholeEpisode:
         return len(self.rows)
 
 
-def read_texts(draft: FixDraft) -> None:
-    """Turn vectors that stand there as text, as a way through CSV leaves them, into numbers."""
+def retype(draft: FixDraft) -> None:
+    """Turn vectors that stand there as text, as CSV leaves them, and lists of one into numbers."""
     features = read_object(draft.root / layout.INFO).get("features") or {}
     for path in layout.data_files(draft.root):
         with contextlib.suppress(*DAMAGE):
             schema, read = pq.read_schema(path), dict[str, pa.Array]()
+            for name in (f.name for f in schema if pa.types.is_list(f.type)):
+                if list((features.get(name) or {}).get("shape") or [1]) == [1]:
+                    lists = pq.read_table(path, columns=[name], partitioning=None)[name]
+                    if pc.all(pc.equal(pc.list_value_length(lists), 1)).as_py():
+                        read[name] = pc.list_flatten(lists)
             for name in (f.name for f in schema if f.type in (pa.string(), pa.large_string())):
                 spec = features.get(name) or {}
                 if spec.get("dtype") in NUMBERS and len(spec.get("shape") or ()) == 1:
@@ -381,7 +387,7 @@ def read_texts(draft: FixDraft) -> None:
                 for name, column in read.items():
                     table = table.set_column(table.column_names.index(name), name, column)
                 replace_table(path, table)
-                told = f"{', '.join(read)}: numbers, no text"
+                told = f"{', '.join(read)}: numbers, no text or lists of one"
                 draft.did("retyped", f"{path.relative_to(draft.root)}: {told}")
 
 

@@ -165,6 +165,14 @@ def own_paths(root: Path) -> None:
     pq.write_table(pq.read_table(tasks).replace_schema_metadata(None), tasks)
 
 
+def emptied(root: Path) -> None:
+    """A script wrote v2's files and left its descriptions empty."""
+    own_paths(root)
+    shutil.rmtree(root / "meta")
+    for name in ("info.json", "episodes.jsonl", "episodes_stats.jsonl", "tasks.jsonl"):
+        write(root / "meta" / name, "")
+
+
 def decimals(root: Path) -> None:
     """What pandas makes of whole numbers where one was missing in another table."""
     table = pq.read_table(episode_files(root)[0])
@@ -176,6 +184,14 @@ def decimals(root: Path) -> None:
 def from_a_mac(root: Path) -> None:
     for path in (*data_files(root), *episode_files(root), root / layout.INFO):
         path.with_name(f"._{path.name}").write_bytes(b"\0\5\26\7Mac OS X")
+
+
+def as_text(root: Path) -> None:
+    """What a way through CSV leaves: NumPy's text of each vector."""
+    [path] = data_files(root)
+    for name in ("action", "observation.state"):
+        vectors = pq.read_table(path)[name].to_pylist()
+        put(path, name, lambda i, rows=vectors: str(np.array(rows[i])))
 
 
 def never_a_row(root: Path) -> None:
@@ -192,6 +208,16 @@ RECORDED: dict[str, tuple[str, Plant]] = {
     "decimals": ("unreadable", decimals),
     "from a Mac": ("unreadable", from_a_mac),
     "never a row": ("bad_rows", never_a_row),
+    "text": ("column_type", as_text),
+    "lists of one": (
+        "column_type",
+        lambda r: put(data_files(r)[0], "timestamp", lambda i: [i % FRAMES / damage.FPS]),
+    ),
+    "v2's meta emptied": ("bad_info", emptied),
+    "an empty file beside": (
+        "unreadable",
+        lambda r: data_files(r)[0].with_name("file-001.parquet").write_bytes(b""),
+    ),
     "byte order mark": (
         "bad_info",
         lambda r: (r / layout.INFO).write_bytes(BOM_UTF8 + (r / layout.INFO).read_bytes()),
@@ -388,6 +414,8 @@ ALL = RECORDED | PUBLISHED | STORED
 LAID_OUT_ANEW = {
     "decimals",
     "from a Mac",
+    "text",
+    "an empty file beside",
     "never a row",
     "own paths",
     "overlap",
