@@ -32,22 +32,24 @@ HOME = np.asarray(SO101.home_q_rad)
 SECONDS = 3.0
 
 
-def goal(t_s: float, seed: int) -> FloatArray:
-    """Swings of all joints, of several speeds, which begin at home and hold on for a while."""
+def goal(t_s: float, seed: int, joint: int | None = None) -> FloatArray:
+    """Swings of all joints, or one, of several speeds, from home; they hold on for a while."""
     rng = np.random.default_rng(seed)
     hz, size = rng.uniform(0.2, 0.6, 6), rng.uniform(0.15, 0.35, 6)
+    if joint is not None:
+        size *= np.arange(6) == joint
     moved = HOME + size * np.sin(2 * np.pi * hz * min(t_s, 0.7 * SECONDS)) * [-1, 1, -1, -1, 1, 0]
     return np.asarray(moved)
 
 
-def motion_take(parameters: Mapping[str, Values], seed: int) -> Take:
+def motion_take(parameters: Mapping[str, Values], seed: int, joint: int | None = None) -> Take:
     """Drive a cell with these parameters and return what its telemetry says."""
     rows = []
     with SimCell(parameters=parameters, image_size=32) as cell:
         cell.reset(seed)
         cell.model.opt.disableflags |= 1 << 4  # no contacts: the law is about drives
         for k in range(round(SECONDS * 100)):
-            sent = goal(cell.now_s, seed)
+            sent = goal(cell.now_s, seed, joint)
             rows.append((k * 0.01, sent, cell.read().position_rad))
             cell.command(sent)
             cell.advance(0.01)
@@ -94,6 +96,16 @@ def test_a_delay_is_found_to_the_step() -> None:
     assert list(differs) == ["latency.latency_s"]
     assert differs["latency.latency_s"].estimate == pytest.approx(0.12, abs=1e-9)
     assert drives.fit["open_loop_error_after"] < 0.05 * drives.fit["open_loop_error_before"]
+
+
+@pytest.mark.parametrize("late_s", [0.12, 0.0])
+def test_a_delay_is_found_where_each_joint_moves_by_itself(late_s: float) -> None:
+    """Of a probe's parts the last moved the gripper alone: judged by them, no arm was ever late."""
+    station = {"actuator_response.latency": {"latency_s": late_s}} if late_s else {}
+    takes = [motion_take(station, seed, joint) for seed, joint in enumerate([1, 1, 2, 2, 5, 5])]
+    drives = fit_drives(takes, SO101)
+    differs = [(p.name, p.estimate) for p in drives.parameters if p.differs]
+    assert differs == ([("actuator_response.latency.latency_s", late_s)] if late_s else [])
 
 
 def test_backlash_is_found() -> None:
