@@ -149,7 +149,7 @@ def save_twin(twin: Twin, path: Path) -> None:
         "arm": twin.arm,
         "made_from": [dict(source) for source in twin.made_from],
         "parameters": [
-            {k: _plain(v) for k, v in asdict(p).items() if v not in ("", ())}
+            {k: _plain(v) for k, v in asdict(p).items() if v or not isinstance(v, str | tuple)}
             for p in twin.parameters
         ],
         "fit": dict(twin.fit),

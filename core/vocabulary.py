@@ -190,6 +190,9 @@ RANDOMISED: Final = "randomised"
 
 INSTRUCTION: Final = "instruction"
 """How the task is worded: what an evaluation varies, and what a scene file draws for a take."""
+SEEN: Final = "seen"
+OTHER_WORDS: Final = ("paraphrased", "unseen")
+"""As it was recorded, and levels of other words."""
 
 
 def set_up(conditions: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import as_yaml
-from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome, TakeKind, set_up
+from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.modes import failure_mode
 from gaploop.failure_analysis.reference import Ground, ground_of
@@ -42,7 +42,7 @@ from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import arm_named
 from gaploop.sim.cell import CellCamera
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.tasks import SEEN, wording
+from gaploop.sim.tasks import wording
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""

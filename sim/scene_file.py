@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.vocabulary import OTHER_WORDS, SEEN
 from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import AFFINE, find_roles, motors_of
-from gaploop.sim.tasks import SEEN, WORDINGS
 from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
@@ -81,7 +81,7 @@ class Scene:
         home_deg: joint to where it starts [°, m].
         choices: what `$name` stands for in the three that follow, one drawn for each episode.
         instruction: the task in words; of several that mean the same, one is drawn.
-        wordings: level, of `tasks.WORDINGS`, to other words for it, which recordings don't draw.
+        wordings: level of `OTHER_WORDS` to other words for it, which recordings don't draw.
         demonstrator: waypoints, as `Demonstrator` takes them.
         partner: a person's hand that gives the robot something, or takes it.
     """
@@ -211,7 +211,7 @@ def load_scene(path: Path) -> Scene:
             camera["calibration"] = str(path.parent / str(camera["calibration"]))
     more: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
     if isinstance(levels := said["instruction"], dict):
-        check_keys(levels, (SEEN, *WORDINGS), f"{where}, instruction", (SEEN,))
+        check_keys(levels, (SEEN, *OTHER_WORDS), f"{where}, instruction", (SEEN,))
         more["wordings"] = {k: _words(v) for k, v in levels.items() if k != SEEN}
         said["instruction"] = levels[SEEN]
     given = {k: read(said[k], f"{where}, {k}") for k, read in READERS.items() if k in said}

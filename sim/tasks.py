@@ -9,6 +9,7 @@ import numpy as np
 
 from gaploop.core.errors import unknown_choice
 from gaploop.core.schema import load_yaml
+from gaploop.core.vocabulary import SEEN
 
 TASKS: Final = ("pick_place", "pick_lift", "stack_cube")
 TASK_FILES: Final = {task: Path(__file__).parent / "scenes" / f"{task}.yaml" for task in TASKS}
@@ -16,7 +17,6 @@ INSTRUCTIONS: Final = {
     task: str(load_yaml(path, "Scene")["instruction"]) for task, path in TASK_FILES.items()
 }
 """Task to what an operator is told."""
-SEEN: Final = "seen"
 WORDINGS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "paraphrased": {
         "pick_place": ("Place the cube on the disc", "Move the cube onto the disc",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.core.vocabulary import INSTRUCTION
+from gaploop.core.vocabulary import INSTRUCTION, SEEN
 from gaploop.sim.camera import LayeredCamera, at_fidelity, painted
 from gaploop.sim.conditions import (
     FIDELITIES,
@@ -55,7 +55,6 @@ from gaploop.sim.roles import (
     period_of,
     survey,
 )
-from gaploop.sim.tasks import SEEN
 from gaploop.sim.textures import Library
 
 logger = logging.getLogger(__name__)

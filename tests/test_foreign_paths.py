@@ -337,6 +337,7 @@ teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name
 finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 sim/scene_file.py:load_scene | path.parent / str(camera['calibration']) | user
+sim/views.py:Mounted.of | folder / str(given['calibration']) | user
 sim/tasks.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
 """  # noqa: E501
 

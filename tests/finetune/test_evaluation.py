@@ -24,7 +24,7 @@ from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.labels import LabelEvent
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import INSTRUCTION, Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.finetune.evaluate import (
     EVALUATION_SEEDS,
@@ -47,7 +47,7 @@ from gaploop.finetune.factors import (
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.tasks import INSTRUCTIONS, SEEN, wording
+from gaploop.sim.tasks import INSTRUCTIONS, wording
 
 SHORT_S = 0.2
 PNG = b"\x89PNG"
