@@ -13,7 +13,7 @@ From a dozen failures on that engineers labelled, the weights move to what holds
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -251,15 +251,22 @@ NEEDED: Final = ("motion", "scene", "images")
 
 
 def attribute(
-    measured: TakeSignals, reference: Reference, mode: FailureMode | None, model: EvidenceModel
+    measured: TakeSignals,
+    reference: Reference,
+    mode: FailureMode | None,
+    model: EvidenceModel,
+    hidden: Collection[GapDimension] = (),
 ) -> Attribution:
-    """Return the posterior over gap dimensions for one failed take."""
+    """Return the posterior over gap dimensions for one failed take.
+
+    `hidden` are dimensions whose gaps this take can't show.
+    """
     lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
     blind = len(lacking) > 1 or "motion" in measured.unseen
     why = ", ".join(lacking) if blind else ""
     why = why if reference.takes else "no successful episode shows what is usual"
     if why:
-        return by_rules(rule_evidence(measured, reference, mode), why)
+        return by_rules(rule_evidence(measured, reference, mode), why, hidden)
     row, rules = features(measured, reference, mode)
     judged = model.judge(row)
     order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.dimensions[d]))}
@@ -270,9 +277,16 @@ def attribute(
     return replace(judged, evidence=tuple(shown))
 
 
-def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
-    """Return the posterior by the rules alone; `why` says why no model judged."""
-    weights = {name: math.exp(score) - 1.0 for name, score in rules.left.items()}
+def by_rules(
+    rules: RuleEvidence, why: str = "", hidden: Collection[GapDimension] = ()
+) -> Attribution:
+    """Return the posterior by the rules alone; `why` says why no model judged.
+
+    What is hidden may have brought about how the attempt went as well as what that speaks for:
+    jaws close on nothing where the object is smaller, or somewhere else.
+    """
+    scores = {d: max(s, rules.indirect * (d in hidden)) for d, s in rules.left.items()}
+    weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}
     total = sum(weights.values()) + math.exp(NONE_SCORE)
     shares = {name: weight / total for name, weight in weights.items()}
     first, second = sorted(shares, key=lambda d: -shares[d])[:2]

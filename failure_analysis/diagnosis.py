@@ -298,7 +298,9 @@ def _conclude(
     failure: _MeasuredFailure, reference: Reference, model: EvidenceModel, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
-    why = attribute(measured, reference, call.mode, model) if failure.failed else _NOTHING
+    why = _NOTHING
+    if failure.failed:
+        why = attribute(measured, reference, call.mode, model, base.blind_to)
     shares, none = {d.value: s for d, s in why.dimensions.items()}, why.none
     named = () if base.misleads else tuple(d.value for d in why.named)
     if failure.failed and base.reference is ReferenceKind.STATION:

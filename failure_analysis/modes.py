@@ -132,8 +132,12 @@ def pushed_rad(motion: ArmMotion) -> FloatArray:
     """Return how far each arm joint stands off its delayed command, (n, n_arm_joints), over 50 ms.
 
     Beyond what is usual, a low percentile of the take: play and weak drives are there all the time.
+    Beyond what one row of time is worth while a joint follows, too: a row's command and reading
+    aren't of one instant, and at 30 rows a second 3° of a fast joint lie between two.
     """
     off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
+    speeds = np.minimum(np.abs(motion.velocity_rad_s), np.abs(motion.sent_velocity_rad_s))
+    off = np.maximum(off - speeds[:, motion.arm_joints] / motion.rate_hz, 0.0)
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
 
 
@@ -406,11 +410,15 @@ THROUGH_S: Final = 0.3
 
 @dataclass(frozen=True)
 class ModeCall:
-    """A failure mode and why, None where nothing went wrong, and its phase, None where unknown."""
+    """A failure mode and why, None where nothing went wrong, and its phase, None where unknown.
+
+    `seen` are all modes that the take shows at any time, recovered from or not.
+    """
 
     mode: FailureMode | None
     phase: Phase | None
     evidence: tuple[Evidence, ...] = ()
+    seen: frozenset[FailureMode] = frozenset()
 
 
 def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
@@ -421,6 +429,7 @@ def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
     # The first event of any arm that the attempt didn't recover from.
     every = [_Arm(m, load_share(view, m), view, measured) for m in motions]
     candidates = [(event, arm) for arm in every for event in arm.events()]
+    seen = frozenset(event.mode for arm in every for event in arm.ever())
     # How the take ended, too: out of time, at a standstill, or stopped from outside.
     end_s = max(float(arm.motion.t_s[-1]) for arm in every)
     message = f"after {view.take.duration_s:.1f} s the attempt was still running"
@@ -441,8 +450,8 @@ def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
         *(Evidence("grip", math.nan, "", f"can't be seen: {why}") for why in unseen),
     )
     if event.mode is M.TIMEOUT and unseen:
-        return ModeCall(None, None, evidence)
-    return ModeCall(event.mode, arm.phase(event), evidence)
+        return ModeCall(None, None, evidence, seen)
+    return ModeCall(event.mode, arm.phase(event), evidence, seen | {event.mode})
 
 
 class _Arm:
@@ -461,12 +470,18 @@ class _Arm:
         if self.shook is not None and load_share is None:  # swinging is off the command, too
             from_s, to_s = self.shook.at_s - SWINGING_S, self.shook.end_s + SWINGING_S
             self.touched = [c for c in self.touched if c.end_s < from_s or c.at_s > to_s]
+        self.drifted = drifting(motion, self.touched)
         self._tool = view.tool if motion is view.motion else None
+
+    def ever(self) -> list[Event]:
+        """Return whatever happened, before the last hold, too."""
+        once = [event for event in (self.shook, self.drifted) if event is not None]
+        return [*self.held.events, *self.touched, *once]
 
     def events(self) -> list[Event]:
         held = self.held
         since_s = -math.inf if held.gripped_s is None else held.gripped_s
-        drifted, shook = drifting(self.motion, self.touched), self.shook
+        drifted, shook = self.drifted, self.shook
         lasting = [shook] if shook is not None and shook.end_s > since_s else []
         if held.lifted_s is not None:
             late_s = held.lifted_s + THROUGH_S

@@ -83,12 +83,18 @@ class Reference:
     origins: tuple[TakesOrigin, ...] = ()
     figures: tuple[Mapping[str, float], ...] = ()
 
-    def z(self, name: str, value: float) -> float:
-        """Return how many spreads `value` stands from usual; NaN where either is unknown."""
+    def z(self, name: str, value: float, row_s: float = 0.0) -> float:
+        """Return how many spreads `value` stands from usual; NaN where either is unknown.
+
+        A time of the motion is told no finer than half a row, `row_s` long: within one nobody knows
+        when command and reading were taken.
+        """
         nominal = self.signals.get(name)
         if nominal is None or math.isnan(value):
             return math.nan
-        return (value - nominal.mean) / max(nominal.std, registry()[name].floor)
+        of = registry()[name]
+        finest = 0.5 * row_s if (of.source, of.unit) == ("motion", "s") else 0.0
+        return (value - nominal.mean) / max(nominal.std, of.floor, finest)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the reference file holds."""

@@ -230,8 +230,10 @@ def figures_of(
     at_s = dict[str, float]()
     values["duration"] = take.duration_s
     call = failure_mode(view, measured)
-    if call.mode not in (None, M.TIMEOUT, M.MISPLACEMENT):  # every success lets go, and ends
-        values[f"mode:{call.mode}"] = 100.0
+    # All that a take shows: an attempt that went on to hold something recovered from it, and it is
+    # no less usual for that. Every success lets go, and ends.
+    for mode in sorted(call.seen - {M.TIMEOUT, M.MISPLACEMENT}):
+        values[f"mode:{mode}"] = 100.0
     grasp = _joints(motion, values, at_s) if motion is not None else None
     seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
@@ -555,7 +557,7 @@ def take_evidence(
             continue
         name, _, _ = s.name.partition(":")
         if name == "mode":
-            if call.mode is None:
+            if call.mode is None and s.name == f"mode:{figures.mode.mode}":
                 call = replace(figures.mode)
             continue
         said = f"{words_of(s.name, value)[0]}; {words_of(s.name, s.well)[1]} in successes"

@@ -147,11 +147,13 @@ class RuleEvidence:
     Attributes:
         left: dimension to strength of what no other dimension's evidence explains.
         placed: strength of a restated task if two causes acted at once.
+        indirect: strength of the loudest of how the attempt went, which is anybody's doing.
         evidence: what is left, strongest first, with its dimension.
     """
 
     left: Mapping[GapDimension, float]
     placed: float
+    indirect: float
     evidence: tuple[tuple[GapDimension, Evidence], ...]
 
 
@@ -221,7 +223,10 @@ def rule_evidence(
             scores[GapDimension.TASK_SPECIFICATION] = task.strength
             left = [*left, task]
     hits = sorted(left, key=lambda h: -h.strength)
-    return RuleEvidence(scores, placed, tuple((h.rule.dimension, h.evidence) for h in hits))
+    anybodys = max(_scores([h for h in left if h.rule in INDIRECT]).values())
+    return RuleEvidence(
+        scores, placed, anybodys, tuple((h.rule.dimension, h.evidence) for h in hits)
+    )
 
 
 def _hit(
@@ -229,7 +234,7 @@ def _hit(
 ) -> _Hit | None:
     if rule.modes and mode not in rule.modes:
         return None
-    z = reference.z(rule.signal, measured[rule.signal])
+    z = reference.z(rule.signal, measured[rule.signal], measured.row_s)
     if math.isnan(z) or (rule.side and z * rule.side < 0):
         return None
     beyond = abs(z) - QUIET_Z

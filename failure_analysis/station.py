@@ -23,7 +23,7 @@ from gaploop.core.statistics import Estimate, percent
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
-from gaploop.failure_analysis.reference import OWN_TAKES, Reference
+from gaploop.failure_analysis.reference import OWN_TAKES, Ground, Reference, ground_of
 
 D = GapDimension
 
@@ -232,6 +232,7 @@ class EvidenceBase:
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
         other_driver: a person or a script drove what went well, the policy what failed.
         figures: outside the embedded cell, how many of each take were set against successes.
+        elsewhere: the takes are of no cell, where all that is known of such evidence was measured.
     """
 
     tier: Tier
@@ -240,10 +241,13 @@ class EvidenceBase:
     blind_to: tuple[GapDimension, ...]
     other_driver: bool = False
     figures: int | None = None
+    elsewhere: bool = False
 
     @property
     def accuracy(self) -> TierAccuracy | None:
         """What a benchmark measured for this tier and reference, if it did."""
+        if self.elsewhere:
+            return None
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
             kind = ReferenceKind.GAP_FREE
@@ -370,4 +374,5 @@ def evidence_base(
         and reference.name != OWN_TAKES
         and all(o.kind is not TakeKind.ROLLOUT for o in origins)
         and all(t.info.kind is not TakeKind.DEMONSTRATION for t in failed),
+        elsewhere=ground_of(failed, reference) is not Ground.CELL,
     )

@@ -98,11 +98,15 @@ def drift_rad(view: TakeView) -> float:
 def jitter_rad(view: TakeView) -> float:
     """Spread of the readings' second difference, scaled to one reading, while the command rests.
 
-    By the 75th percentile, so that bumps and settling don't count as noise.
+    By the 75th percentile, so that bumps and settling don't count as noise. A late arm still moves
+    when its command has come to rest.
     """
     motion = known(view.motion)
     bend = np.diff(motion.position_rad, 2, axis=0) / np.sqrt(6.0)
-    quiet = np.abs(motion.sent_velocity_rad_s[1:-1]) < SLOW_RAD_S
+    late = 0 if np.isnan(motion.lag_samples) else round(motion.lag_samples)
+    moved = np.cumsum(np.abs(motion.sent_velocity_rad_s) >= SLOW_RAD_S, axis=0)
+    before = np.concatenate([np.zeros((late + 1, moved.shape[1])), moved])[: len(moved)]
+    quiet = (moved == before)[1:-1]  # now, and as long before as the arm is late
     spreads = [
         np.percentile(np.abs(bend[quiet[:, j], j]), 75) / 1.15
         for j in motion.arm_joints

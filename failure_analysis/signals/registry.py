@@ -108,10 +108,14 @@ def registry() -> Mapping[str, Signal]:
 
 @dataclass(frozen=True)
 class TakeSignals:
-    """The signals of one take, NaN where one couldn't be seen, and by source why none could."""
+    """The signals of one take, NaN where one couldn't be seen, and by source why none could.
+
+    `row_s` is the time between two rows of the motion that they were read from [s], 0 if unknown.
+    """
 
     values: Mapping[str, float]
     unseen: Mapping[str, str]
+    row_s: float = 0.0
 
     def __getitem__(self, name: str) -> float:
         return self.values.get(name, math.nan)
@@ -125,7 +129,7 @@ def measure(view: TakeView) -> TakeSignals:
         if spec.source not in unseen:
             with contextlib.suppress(MissingChannelError):
                 values[name] = float(spec.compute(view))
-    return TakeSignals(values, unseen)
+    return TakeSignals(values, unseen, 1.0 / view.motion.rate_hz if view.motion else 0.0)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,33 @@ def test_missing_channels_are_said_and_the_rules_take_over() -> None:
     assert attribute(measured(lag_s=30.0), USUAL, None, plain_model()).by == "model"
 
 
+@pytest.mark.parametrize(
+    ("signal", "side"),
+    [("slip_rad_s", 30.0), ("lost_count", 30.0), ("held_share", -30.0), ("stall_s", 30.0)],
+)
+def test_how_an_attempt_went_names_nothing_where_other_gaps_would_not_show(
+    signal: str, side: float
+) -> None:
+    """Jaws that closed on nothing were laid to contact where no picture showed a smaller cube."""
+    blind = {"scene": "no tracked scene", "images": "pictures not analysed"}
+    seen = replace(measured(**{signal: side}), unseen=blind)
+    hidden = (GapDimension.OBJECT_PROPERTY, GapDimension.SPATIAL_GEOMETRY)
+    found = attribute(seen, USUAL, FailureMode.SLIP, plain_model(), hidden)
+    assert not found.named
+    assert len({found.dimensions[d] for d in hidden}) == 1
+    late = replace(measured(**{signal: side}, lag_s=60.0), unseen=blind)
+    found = attribute(late, USUAL, FailureMode.SLIP, plain_model(), hidden)
+    assert found.named == (GapDimension.ACTUATOR_RESPONSE,)
+
+
+@given(st.floats(0.0, 0.1))
+def test_a_time_is_told_no_finer_than_half_a_row(late_s: float) -> None:
+    """44 ms instead of 23, in rows of 20 ms, were taken for late drives."""
+    usual = replace(USUAL, signals={"lag_s": UsualValue(0.023, 0.0, 20)})
+    assert usual.z("lag_s", 0.023 + late_s, 0.02) == pytest.approx(late_s / 0.01)
+    assert usual.z("lag_s", 0.023 + late_s) == pytest.approx(late_s / 0.003)
+
+
 def test_own_evidence_never_speaks_against_its_dimension() -> None:
     """Data in which loud evidence comes with another cause may silence it, never turn it round."""
     rows = np.array([row(lag_s=20.0 + n) for n in range(20)])

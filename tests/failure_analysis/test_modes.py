@@ -15,7 +15,7 @@ from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase, TakeKind
-from gaploop.failure_analysis.modes import ModeCall, failure_mode
+from gaploop.failure_analysis.modes import ModeCall, contacts, failure_mode
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -116,6 +116,16 @@ class TestOneArm:
         sent[:, 1] += swing
         assert call(take(t_s, sent, read, telemetry=telemetry)).mode == FailureMode.OSCILLATION
 
+    def test_what_an_attempt_recovered_from_is_seen_in_it_all_the_same(
+        self, telemetry: bool
+    ) -> None:
+        """Set against failures, successes seemed never to shake: theirs was before the hold."""
+        t_s, sent, read = attempt()
+        read[:, 1] += np.where(t_s < 1.2, 0.06 * np.sin(2 * np.pi * 4.0 * t_s), 0.0)
+        found = call(take(t_s, sent, read, telemetry=telemetry))
+        assert found.mode == FailureMode.MISPLACEMENT
+        assert FailureMode.OSCILLATION in found.seen
+
     def test_a_trip_of_ours_alone_is_no_obstruction(self, telemetry: bool) -> None:
         """A late arm's takes read "obstruction": the filter had taken it for a stalled one."""
         t_s, sent, read = attempt(2.0)
@@ -161,6 +171,27 @@ def test_motors_at_stall_off_their_command_press_on_something(
     read[blocked, 0] = np.minimum(read[int(0.8 * RATE_HZ), 0], sent[blocked, 0])
     loads = np.where(blocked[:, None], 100.0, 15.0 * np.sign(np.sin(200 * t_s))[:, None])
     assert call(take(t_s, sent, read, load_pct=loads * np.ones_like(sent))).mode == mode
+
+
+@given(st.sampled_from([20.0, 30.0, 50.0, 100.0]), st.floats(0.0, 0.12), st.floats(0.5, 3.0))
+@settings(max_examples=25, deadline=None)
+def test_an_arm_that_follows_late_presses_on_nothing(
+    rate_hz: float, late_s: float, way_rad: float
+) -> None:
+    """At 50 rows a second fast free motion read "motors press off their command" in 17 of 20."""
+    t_s = np.arange(0.0, 6.0, 1.0 / rate_hz)
+    sent, read = (
+        np.interp(at, [0.5, 1.5, 2.5, 4.0, 4.8], way_rad * np.array([0.0, 1.0, 0.6, -0.6, 0.0]))
+        for at in (t_s, t_s - late_s)
+    )
+    columns = [np.outer(x, [1.0, 0.5, 0.3, 0.8, 0.0]) for x in (sent, read)]
+    view = TakeView(take(t_s, *columns, telemetry=False), images=False)
+    assert view.motion is not None
+    assert not contacts(view.motion, None)
+    columns[1][t_s > 2.0] = columns[1][int(2.0 * rate_hz)]  # and held, it does
+    held = TakeView(take(t_s, *columns, telemetry=False), images=False)
+    assert held.motion is not None
+    assert contacts(held.motion, None)
 
 
 def test_either_of_two_arms_can_fail() -> None:
