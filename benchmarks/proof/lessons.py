@@ -125,8 +125,8 @@ def with_ladder(known: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     for rung, arm in RUNGS.items():
         over = [won(after[arm, s]) - won(bits) for s, bits in base.items() if (arm, s) in after]
         if (points := mean_of(over)) is not None:
-            figures_ = [round(100.0 * v, 1) for v in (points.value, points.low, points.high)]
-            brought[rung] = {"points": figures_, "stations": len(over)}
+            percents = [round(100.0 * v, 1) for v in (points.value, points.low, points.high)]
+            brought[rung] = {"points": percents, "stations": len(over)}
     sites = [site for site in known["sites"] if not site["site"].startswith(LADDER)]
     for row in (r for r in rows if r["arm"] == RUNGS["randomise"]):
         for dimension in sorted({name.partition(".")[0] for name in ast.literal_eval(row["gaps"])}):
