@@ -51,6 +51,7 @@ from gaploop.failure_analysis.planning.remedies import (
     PlanContext,
     RemedyOffer,
     commands,
+    identify_first,
     machine_hours,
     measuring,
     offers,
@@ -563,6 +564,9 @@ def _notes(
             "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
             "remedies without an operator are weighed, too."
         )
+        leading = next((item.dimension for item in items), None)
+        if leading and not (ask.about.ledger or ask.image_policy):  # what came here tells more
+            notes = [*filter(None, [identify_first(leading)]), *notes]
     if ask.about.world and not ask.about.can_train and "gym" in ask.about.world:
         notes.append(
             "Episodes can be recorded in the twin where it is known who shows the task there: "

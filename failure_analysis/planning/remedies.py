@@ -289,6 +289,10 @@ STEPS: Final[Mapping[str, str]] = {
     "fine-tune on them with nominal ones mixed in, and try it at the station.",
 }
 """How each remedy is carried out, in words."""
+MEASURED: Final = (
+    D.SPATIAL_GEOMETRY, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.VISUAL_DOMAIN,
+)  # fmt: skip
+"""Dimensions of which the station check measures something on any arm."""
 PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
 QUICK: Final = "keypoint"
 """A kind of policy that learns from pictures in minutes."""
@@ -440,6 +444,27 @@ def fixed_by(
     left = CONCENTRATION + sum(min(n, HERE) for _, n in here) - gone
     drawn = rng.beta(gone, max(left, 1e-3), DRAWS)
     return np.asarray(drawn), len(shares) - 1
+
+
+def identify_first(dimension: GapDimension) -> str:
+    """Return in words why to measure a station comes first; "" where nothing tells that it does.
+
+    By the ladder (docs/figures/ladder.md), where measuring clearly brought something at stations
+    that a policy was tried at, and more than to randomise without it.
+    """
+    told = _known().get("ladder", {})
+    if dimension not in MEASURED or not {"randomise", "identify", "demonstrate"} <= told.keys():
+        return ""
+    blind, known, shown = (told[r]["points"] for r in ("randomise", "identify", "demonstrate"))
+    if known[1] <= 0.0 or known[0] <= blind[0]:
+        return ""
+    span = "{:+.0f} points [{:.0f}, {:.0f}]".format
+    return (
+        f"Identify first: randomised simulation brought {span(*blind)}, around the measured twin "
+        f"{span(*known)}, 100 episodes of the station on top {span(*shown)} "
+        f"(sim-to-sim, {told['identify']['stations']} made-up stations, a policy on tracked poses; "
+        "95 % intervals)."
+    )
 
 
 def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
