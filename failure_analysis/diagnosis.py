@@ -148,6 +148,8 @@ def diagnose(
     if compared is None:
         found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
         verdict_here = passive_verdict(found, base)
+        if base.elsewhere:  # an episode's line says no more than its station's
+            found = tuple(_named_among(take, verdict_here.named) for take in found)
     else:
         base = replace(base, figures=compared.tried)
         verdict_here = _verdict_of(compared)
@@ -245,6 +247,11 @@ def _unknown(
         named=() if cause is None else (cause.value,),
         by=COMPARISON,
     )
+
+
+def _named_among(take: TakeDiagnosis, causes: Sequence[str]) -> TakeDiagnosis:
+    named = tuple(cause for cause in take.named if cause in causes)
+    return replace(take, named=named, abstained=not named)
 
 
 def _verdict_of(compared: Comparison) -> StationVerdict:

@@ -18,6 +18,7 @@ from gaploop.core.files import read_json
 from gaploop.core.paths import relative_path
 from gaploop.core.statistics import Estimate
 from gaploop.core.units import plainly_radians
+from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
@@ -230,6 +231,11 @@ def examine(
     report = AbsoluteReport(root)
     with layout.reraise_for(root):
         recording = read_recording(root)
+        report.failed = frozenset(
+            int(row["episode_index"])
+            for row in layout.episode_rows(root)
+            if row.get("gap_outcome") == Outcome.FAILURE
+        )
         ArmTests(recording, report).run()
         EpisodeTests(recording, report).run()
         examine_heat(recording, report)

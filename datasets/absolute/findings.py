@@ -151,6 +151,7 @@ class AbsoluteReport:
         good: kinds that were tested and found good, each with what was measured.
         untested: what couldn't be tested, and why.
         episodes: how many the recording has.
+        failed: those that are labelled as failures, which nobody trains on as they are.
     """
 
     root: Path
@@ -159,6 +160,7 @@ class AbsoluteReport:
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
     episodes: int = 0
+    failed: frozenset[int] = frozenset()
 
     def add(
         self,
@@ -259,8 +261,11 @@ class AbsoluteReport:
         """Return the command that writes the dataset without some episodes."""
         if len(episodes) >= total:
             return "That is in every episode: fix the cause, and record them again."
+        episodes = sorted(set(episodes) - self.failed)
+        if not episodes:
+            return "Labelled as failures, so no demonstrations: nothing to delete."
         root = shlex.quote(str(self.root))
-        listed = ", ".join(map(str, sorted(episodes)))
+        listed = ", ".join(map(str, episodes))
         out = shlex.quote(f"{self.root}_clean")
         return f"gaploop edit delete {root} --episodes='[{listed}]' --output_dir={out}"
 
@@ -270,4 +275,4 @@ class AbsoluteReport:
         None where that is all of them: what is left would be no dataset.
         """
         gone = sorted({e for f in self.findings if f.kind in WITHOUT for e in f.episodes})
-        return [] if len(gone) == self.episodes else gone
+        return [] if len(gone) == self.episodes else [e for e in gone if e not in self.failed]

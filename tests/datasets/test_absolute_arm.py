@@ -259,3 +259,7 @@ def test_episodes_that_teach_nothing_are_listed_for_an_edit_tool() -> None:
     assert found.to_delete() == found.to_json()["delete"] == [4]
     (line,) = (line for line in found.lines() if "lerobot-edit-dataset" in line)
     assert "--operation.episode_indices='[4]'" in line
+    found.failed = frozenset({4})  # how a policy failed is what its rollouts are there to show
+    assert not found.to_delete()
+    assert "edit" not in found.without([4], 8)
+    assert "'[3]'" in found.without([3, 4], 8)
