@@ -111,6 +111,12 @@ INDIRECT: Final[tuple[Rule, ...]] = (
 )
 """Signals of how the attempt went, which several gaps can cause."""
 
+
+def signals_of(dimension: str) -> frozenset[str]:
+    """Return the signals that speak for a dimension."""
+    return frozenset(r.signal for r in (*DIRECT, *INDIRECT) if r.dimension == dimension)
+
+
 QUIET_Z: Final = 3.0
 """Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""
 CAP: Final = 5.0

@@ -61,6 +61,7 @@ from gaploop.failure_analysis.report.page import (
     text,
     video,
 )
+from gaploop.failure_analysis.rules import signals_of
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
 
@@ -368,7 +369,9 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         share = f" {take.dimensions[cause]:.0%}" if is_share else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
-        lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
+        of = signals_of(cause) if cause else ()
+        also = next((f"; {e.message}" for e in take.evidence[1:] if e.signal in of), "")
+        lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}{also}")
     if silent_about:
         name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
         lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
