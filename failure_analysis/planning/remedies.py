@@ -460,10 +460,10 @@ def identify_first(dimension: GapDimension) -> str:
         return ""
     span = "{:+.0f} points [{:.0f}, {:.0f}]".format
     return (
-        f"Identify first: randomised simulation brought {span(*blind)}, around the measured twin "
-        f"{span(*known)}, 100 episodes of the station on top {span(*shown)} "
-        f"(sim-to-sim, {told['identify']['stations']} made-up stations, a policy on tracked poses; "
-        "95 % intervals)."
+        f"Identify first: over no remedy, randomised simulation brought {span(*blind)}, around "
+        f"the measured twin {span(*known)}, with 100 episodes of the station on top "
+        f"{span(*shown)} (sim-to-sim, {told['identify']['stations']} made-up stations, policies "
+        "on tracked poses; 95 % intervals)."
     )
 
 

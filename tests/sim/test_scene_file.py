@@ -281,6 +281,9 @@ def test_the_tasks_that_ship_are_read_and_not_begun(name: str) -> None:
     world.reset(seed=0)
     assert not world.success()
     Demonstrator(world)
+    levels = ("seen",) if name == "soft" else ("seen", "paraphrased", "unseen")
+    said_of = {level: {world.scene.told(seed, level)[1] for seed in range(40)} for level in levels}
+    assert sum(map(len, said_of.values())) == len(set().union(*said_of.values()))
 
 
 def test_a_soft_thing_that_touches_is_no_other_body(scene: Path) -> None:
