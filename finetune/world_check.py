@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from gaploop.core.files import writable_folder
+from gaploop.core.progress import lines_while
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.scene_file import SceneWorld
@@ -22,6 +24,11 @@ MOVE_DEG: Final = 10.0
 SANK_M: Final = 0.02
 WEAK: Final = 0.8
 """A demonstrator that succeeds less often than this is too weak to learn from."""
+IN_SCENE: Final = {
+    "gripper": "gripper: {joint: NAME, open: …, closed: …}",
+    "cameras": "cameras: {NAME: {}}",
+}
+"""Roles that a scene file says itself."""
 
 
 def check_world(
@@ -33,19 +40,18 @@ def check_world(
 ) -> Iterator[CheckResult]:
     """Look at a scene file, or at a gymnasium environment; a folder gets its pictures."""
     config = SceneEnvConfig(scene=scene) if scene else GymEnvConfig(gym=gym, kwargs=dict(kwargs))
-    world = GymWorld(config.make, WorldSpec(roles=roles))
-    inner = world.unwrapped
-    try:
-        if isinstance(inner, SceneWorld):
-            inner.draws = False
-            yield from _joints(inner)
-            yield _resets(inner)
-            yield _demonstrator(inner, config)
-            inner.draws = True
-        yield from _pictures(world, writable_folder(pictures) if pictures else None)
-        yield from _inside(world)
-    finally:
-        world.close()
+    with lines_while(lambda: f"Looking at {config.called} …"):
+        world = GymWorld(config.make, WorldSpec(roles=roles))
+        inner = world.unwrapped
+        with contextlib.closing(world):
+            if isinstance(inner, SceneWorld):
+                inner.draws = False
+                yield from _joints(inner)
+                yield _resets(inner)
+                yield _demonstrator(inner, config)
+                inner.draws = True
+            yield from _pictures(world, writable_folder(pictures) if pictures else None)
+            yield from _inside(world)
 
 
 def _joints(world: SceneWorld) -> Iterator[CheckResult]:
@@ -107,7 +113,11 @@ def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
             said += f", {path}"
         yield CheckResult("camera", Level.OK, said, subject=name)
     if not found:
-        fix = "Name cameras in the scene, or give kwargs with a render_mode."
+        fix = "Give --env.kwargs with a render_mode."
+        if isinstance(world.unwrapped, SceneWorld):
+            model = world.unwrapped.model
+            there = ", ".join(model.camera(c).name for c in range(model.ncam))
+            fix = f"Name cameras in the scene file; the model has {there or 'none, so aim one'}."
         yield CheckResult("camera", Level.WARN, "shows no pictures", fix)
 
 
@@ -122,6 +132,8 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
             fix, level = "", Level.OK
             if role in known.roles.doubts:
                 fix, level = f"Write {role}: NAME into a file, and give --roles=FILE.", Level.WARN
+                if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
+                    fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)
         drives = f"{len(known.servos) or 'no'} position servos"
         shown = f"{len({r.joint for r in known.readings})} of {len(known.roles.arm)}"

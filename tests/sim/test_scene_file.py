@@ -195,6 +195,48 @@ def test_the_gripper_is_the_one_that_the_file_names(scene: Path) -> None:
     assert "gripper" not in find_roles(world.model, world.data, jaw=world.jaw).doubts
 
 
+FINGERS = """<site name="tip" quat="0 1 0 0"/>
+<body><joint name="l" type="slide" axis="0 1 0" range="0 .04"/><geom size=".01"/></body>
+<body><joint name="r" type="slide" axis="0 -1 0" range="0 .04"/><geom size=".01"/></body>
+"""
+PULLED = """<velocity joint="l" kv="1"/><general name="grip" tendon="both" ctrlrange="0 255"
+  gainprm="0.0156862745" biastype="affine" biasprm="0 -100 -1"/></actuator><tendon>
+  <fixed name="both"><joint joint="l" coef=".5"/><joint joint="r" coef=".5"/></fixed></tendon>"""
+
+
+def test_a_gripper_that_a_tendon_pulls_is_told_its_length_and_a_motor_of_speeds_is_no_servo(
+    scene: Path,
+) -> None:
+    """The usual Panda and Robotiq are sent 0 to 255: such a gripper couldn't be named."""
+    bench = BENCH.replace('<site name="tip" quat="0 1 0 0"/>', FINGERS)
+    (scene.parent / "bench.xml").write_text(bench.replace("</actuator>", PULLED))
+    file = said(scene, "fps: 25", "gripper: {joint: grip, open: 0.04, closed: 0}")
+    world = SceneWorld(load_scene(file))
+    assert world.joint_names == ("x", "y", "z", "grip")
+    np.testing.assert_allclose(world.limits[3], [0.0, 0.04], atol=1e-6)
+    assert not find_roles(world.model, world.data, jaw=world.jaw).doubts.keys() & {"gripper"}
+    Demonstrator(world)
+    world.reset(seed=0)
+    for _ in range(25):
+        seen, *_ = world.step(np.array([0.1, 0.0, 0.05, 0.03]))
+    np.testing.assert_allclose(world.data.qpos[-2:].mean(), 0.03, atol=1e-3)
+    np.testing.assert_allclose(seen["agent_pos"][[0, 1, 3]], [0.1, 0.0, 0.03], atol=2e-3)
+    (scene.parent / "bench.xml").write_text(BENCH.replace("<position", "<velocity"))
+    with pytest.raises(UnusableInputError, match="no joint has a position servo; its 3 actuators"):
+        SceneWorld(load_scene(scene))
+
+
+@pytest.mark.parametrize("range_deg", ["-180 -4", "4 180"])
+def test_joints_whose_range_hasnt_zero_in_it_are_read(scene: Path, range_deg: str) -> None:
+    """`doctor` ended in "high - low < 0" at a Panda, whose fourth joint bends one way only."""
+    hinge = f'<joint name="x" axis="0 0 1" range="{range_deg}" limited="true"/>'
+    slide = '<joint name="x" type="slide" axis="1 0 0" range="0 0.6" limited="true" damping="5"/>'
+    (scene.parent / "bench.xml").write_text(BENCH.replace(slide, hinge))
+    known = GymWorld(lambda: SceneWorld(load_scene(said(scene, "x: 0.1", "x: 90")))).surveyed()
+    assert known
+    assert known.servos
+
+
 def test_a_gap_acts_in_a_scene_and_severity_zero_is_the_scene_to_the_bit(scene: Path) -> None:
     def states(spec: WorldSpec | None) -> list[Any]:
         loaded = load_scene(scene)
