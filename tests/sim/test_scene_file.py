@@ -221,7 +221,9 @@ def test_a_gripper_that_a_tendon_pulls_is_told_its_length_and_a_motor_of_speeds_
         seen, *_ = world.step(np.array([0.1, 0.0, 0.05, 0.03]))
     np.testing.assert_allclose(world.data.qpos[-2:].mean(), 0.03, atol=1e-3)
     np.testing.assert_allclose(seen["agent_pos"][[0, 1, 3]], [0.1, 0.0, 0.03], atol=2e-3)
-    (scene.parent / "bench.xml").write_text(BENCH.replace("<position", "<velocity"))
+    (scene.parent / "bench.xml").write_text(
+        BENCH.replace("<position", "<velocity").replace("kp=", "kv=")
+    )
     with pytest.raises(UnusableInputError, match="no joint has a position servo; its 3 actuators"):
         SceneWorld(load_scene(scene))
 
