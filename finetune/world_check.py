@@ -14,7 +14,7 @@ from gaploop.core.files import writable_folder
 from gaploop.core.progress import lines_while
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
-from gaploop.sim.scene_file import SceneWorld
+from gaploop.sim.scene_file import Demonstrator, SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks.result import CheckResult, Level
 
@@ -22,6 +22,8 @@ RESETS: Final = 20
 SETTLE_S: Final = 0.5
 MOVE_DEG: Final = 10.0
 SANK_M: Final = 0.02
+APART_M: Final = 0.01
+"""From a waypoint, or of a tool from its hand."""
 WEAK: Final = 0.8
 """A demonstrator that succeeds less often than this is too weak to learn from."""
 IN_SCENE: Final = {
@@ -69,7 +71,13 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         fix = "" if share > 0.5 else "Raise its actuator's kp, or see what blocks it."
         if share >= 1.5:
             fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
-        yield _result("joints", f"moves {share:.0%} of what it is sent", fix, name)
+        is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
+        in_deg = is_hinge and name != world.scene.gripper.get("joint")  # as the file has them
+        unit = "°" if in_deg else "rad" if is_hinge else "m"
+        unit = unit if name in world.driven_joints else "of its tendon's length"
+        low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
+        said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
+        yield _result("joints", said, fix, name)
 
 
 def _resets(world: SceneWorld) -> CheckResult:
@@ -95,8 +103,29 @@ def _demonstrator(world: SceneWorld, config: GymEnvConfig) -> CheckResult:
     if not world.scene.demonstrator:
         return CheckResult("demonstrator", Level.WARN, "none", "Add waypoints, or record a person.")
     rate = evaluate_gym(DEMONSTRATOR, config, RESETS).total
-    fix = "" if rate.rate >= WEAK else "Mend its waypoints first: a policy learns no better."
+    fix = ""
+    if rate.rate < WEAK:
+        fix = f"{_missed(world)}Mend its waypoints first: a policy learns no better."
     return CheckResult("demonstrator", Level.WARN if fix else Level.OK, f"succeeds {rate}", fix)
+
+
+def _missed(world: SceneWorld) -> str:
+    """Say what is seen of why waypoints fail: a tool that points elsewhere, or stays off one."""
+    world.reset(seed=0)
+    site = world.data.site(world.scene.tool.site)
+    hand_m = world.data.xpos[world.model.site_bodyid[site.id]]
+    along_m = site.xmat.reshape(3, 3).T @ (site.xpos - hand_m)
+    most = int(np.argmax(np.abs(along_m)))
+    if np.abs(along_m).max() > APART_M and (most < 2 or along_m[2] < 0.0):
+        axis = "-" * int(along_m[most] < 0.0) + "xyz"[most]
+        return f"Its tool's {axis} axis seems to point out of the hand, not z: write out: {axis}. "
+    drives = Demonstrator(world)
+    for _ in range(world.max_steps):
+        world.step(drives(None))
+    for number, off_m in enumerate(drives.off_m, 1):
+        if off_m > APART_M:
+            return f"The tool stays {1000.0 * off_m:.0f} mm off waypoint {number}. "
+    return ""
 
 
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
