@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +11,10 @@ import numpy as np
 from PIL import Image
 
 from gaploop.core.files import writable_folder
+from gaploop.core.progress import lines_while
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
-from gaploop.sim.scene_file import SceneWorld
+from gaploop.sim.scene_file import Demonstrator, SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks.result import CheckResult, Level
 
@@ -20,8 +22,15 @@ RESETS: Final = 20
 SETTLE_S: Final = 0.5
 MOVE_DEG: Final = 10.0
 SANK_M: Final = 0.02
+APART_M: Final = 0.01
+"""From a waypoint, or of a tool from its hand."""
 WEAK: Final = 0.8
 """A demonstrator that succeeds less often than this is too weak to learn from."""
+IN_SCENE: Final = {
+    "gripper": "gripper: {joint: NAME, open: …, closed: …}",
+    "cameras": "cameras: {NAME: {}}",
+}
+"""Roles that a scene file says itself."""
 
 
 def check_world(
@@ -33,19 +42,18 @@ def check_world(
 ) -> Iterator[CheckResult]:
     """Look at a scene file, or at a gymnasium environment; a folder gets its pictures."""
     config = SceneEnvConfig(scene=scene) if scene else GymEnvConfig(gym=gym, kwargs=dict(kwargs))
-    world = GymWorld(config.make, WorldSpec(roles=roles))
-    inner = world.unwrapped
-    try:
-        if isinstance(inner, SceneWorld):
-            inner.draws = False
-            yield from _joints(inner)
-            yield _resets(inner)
-            yield _demonstrator(inner, config)
-            inner.draws = True
-        yield from _pictures(world, writable_folder(pictures) if pictures else None)
-        yield from _inside(world)
-    finally:
-        world.close()
+    with lines_while(lambda: f"Looking at {config.called} …"):
+        world = GymWorld(config.make, WorldSpec(roles=roles))
+        inner = world.unwrapped
+        with contextlib.closing(world):
+            if isinstance(inner, SceneWorld):
+                inner.draws = False
+                yield from _joints(inner)
+                yield _resets(inner)
+                yield _demonstrator(inner, config)
+                inner.draws = True
+            yield from _pictures(world, writable_folder(pictures) if pictures else None)
+            yield from _inside(world)
 
 
 def _joints(world: SceneWorld) -> Iterator[CheckResult]:
@@ -63,7 +71,13 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         fix = "" if share > 0.5 else "Raise its actuator's kp, or see what blocks it."
         if share >= 1.5:
             fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
-        yield _result("joints", f"moves {share:.0%} of what it is sent", fix, name)
+        is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
+        in_deg = is_hinge and name != world.scene.gripper.get("joint")  # as the file has them
+        unit = "°" if in_deg else "rad" if is_hinge else "m"
+        unit = unit if name in world.driven_joints else "of its tendon's length"
+        low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
+        said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
+        yield _result("joints", said, fix, name)
 
 
 def _resets(world: SceneWorld) -> CheckResult:
@@ -89,8 +103,29 @@ def _demonstrator(world: SceneWorld, config: GymEnvConfig) -> CheckResult:
     if not world.scene.demonstrator:
         return CheckResult("demonstrator", Level.WARN, "none", "Add waypoints, or record a person.")
     rate = evaluate_gym(DEMONSTRATOR, config, RESETS).total
-    fix = "" if rate.rate >= WEAK else "Mend its waypoints first: a policy learns no better."
+    fix = ""
+    if rate.rate < WEAK:
+        fix = f"{_missed(world)}Mend its waypoints first: a policy learns no better."
     return CheckResult("demonstrator", Level.WARN if fix else Level.OK, f"succeeds {rate}", fix)
+
+
+def _missed(world: SceneWorld) -> str:
+    """Say what is seen of why waypoints fail: a tool that points elsewhere, or stays off one."""
+    world.reset(seed=0)
+    site = world.data.site(world.scene.tool.site)
+    hand_m = world.data.xpos[world.model.site_bodyid[site.id]]
+    along_m = site.xmat.reshape(3, 3).T @ (site.xpos - hand_m)
+    most = int(np.argmax(np.abs(along_m)))
+    if np.abs(along_m).max() > APART_M and (most < 2 or along_m[2] < 0.0):
+        axis = "-" * int(along_m[most] < 0.0) + "xyz"[most]
+        return f"Its tool's {axis} axis seems to point out of the hand, not z: write out: {axis}. "
+    drives = Demonstrator(world)
+    for _ in range(world.max_steps):
+        world.step(drives(None))
+    for number, off_m in enumerate(drives.off_m, 1):
+        if off_m > APART_M:
+            return f"The tool stays {1000.0 * off_m:.0f} mm off waypoint {number}. "
+    return ""
 
 
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
@@ -107,7 +142,11 @@ def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
             said += f", {path}"
         yield CheckResult("camera", Level.OK, said, subject=name)
     if not found:
-        fix = "Name cameras in the scene, or give kwargs with a render_mode."
+        fix = "Give --env.kwargs with a render_mode."
+        if isinstance(world.unwrapped, SceneWorld):
+            model = world.unwrapped.model
+            there = ", ".join(model.camera(c).name for c in range(model.ncam))
+            fix = f"Name cameras in the scene file; the model has {there or 'none, so aim one'}."
         yield CheckResult("camera", Level.WARN, "shows no pictures", fix)
 
 
@@ -122,6 +161,8 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
             fix, level = "", Level.OK
             if role in known.roles.doubts:
                 fix, level = f"Write {role}: NAME into a file, and give --roles=FILE.", Level.WARN
+                if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
+                    fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)
         drives = f"{len(known.servos) or 'no'} position servos"
         shown = f"{len({r.joint for r in known.readings})} of {len(known.roles.arm)}"

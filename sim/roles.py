@@ -350,15 +350,14 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     found = find_roles(model, data, camera_of(env, model), roles, jaw)
     joints = (*found.arm, *found.gripper)
     by_joint = {int(model.actuator_trnid[a, 0]): a for a in motors_of(model, joints)}
-    driven = all(
-        j in by_joint and int(model.actuator_biastype[by_joint[j]]) == AFFINE for j in found.arm
-    )
+    servos = position_servos(model)
+    driven = all(servos.get(by_joint.get(j, -1)) == (1.0, 0.0) for j in found.arm)
     qpos, count = np.array(model.jnt_qposadr[list(joints)], dtype=np.int64), len(found.arm)
     keys = (*ZERO_KEYS, *[""] * count)[:count] + (None,) * len(found.gripper)
     at_rest, still = copy.copy(model), copy.copy(data)
-    servos = tuple(by_joint.get(j, -1) for j in joints) if driven and found.arm else ()
+    driving = tuple(by_joint.get(j, -1) for j in joints) if driven and found.arm else ()
     readings = tuple(_readings(env, data, qpos[:count]))
-    return Survey(at_rest, still, found, servos, readings, keys, qpos)
+    return Survey(at_rest, still, found, driving, readings, keys, qpos)
 
 
 def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:
@@ -449,7 +448,7 @@ def _readings(env: Env, data: mujoco.MjData, addresses: NDArray[np.int64]) -> It
     if not len(addresses) or not isinstance(space, gym.spaces.Box):
         return
     rng = np.random.default_rng(0)
-    low, high = np.maximum(space.low, -1.0), np.minimum(space.high, 1.0)
+    low, high = (np.clip(edge, space.low, space.high) for edge in (-1.0, 1.0))  # or the nearest
     angles, seen = [], list[dict[tuple[str, ...], Vector]]()
     for _ in range(STEPS):
         observation, _, terminated, truncated, _ = env.step(
@@ -503,3 +502,18 @@ def motors_of(model: mujoco.MjModel, joints: Sequence[int]) -> list[int]:
         for a in range(model.nu)
         if int(model.actuator_trntype[a]) == kind and int(model.actuator_trnid[a, 0]) in joints
     ]
+
+
+def position_servos(model: mujoco.MjModel) -> dict[int, tuple[float, float]]:
+    """Return the actuators that hold a joint or tendon where they are told.
+
+    Each with what it is sent: a times where [rad or m] plus b. Most are sent where, (1, 0).
+    """
+    found = dict[int, tuple[float, float]]()
+    kinds = int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_TENDON)
+    for a in range(model.nu):
+        gain, (offset, stiff) = float(model.actuator_gainprm[a, 0]), model.actuator_biasprm[a, :2]
+        holds = int(model.actuator_biastype[a]) == AFFINE and stiff < 0.0 < gain
+        if holds and int(model.actuator_trntype[a]) in kinds:
+            found[a] = -stiff * model.actuator_gear[a, 0] / gain, -offset / gain
+    return found

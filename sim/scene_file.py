@@ -28,12 +28,19 @@ from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
-from gaploop.sim.roles import AFFINE, find_roles, motors_of
+from gaploop.sim.roles import find_roles, position_servos
 from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
 FAR_M: Final = 100.0
 AIMED: Final = ("eye_m", "at_m")
+ROOT_HALF: Final = float(np.sqrt(0.5))
+OUT: Final[Mapping[str, tuple[float, ...]]] = {
+    "z": (1.0, 0.0, 0.0, 0.0), "-z": (0.0, 1.0, 0.0, 0.0),
+    "x": (ROOT_HALF, 0.0, ROOT_HALF, 0.0), "-x": (ROOT_HALF, 0.0, -ROOT_HALF, 0.0),
+    "y": (ROOT_HALF, -ROOT_HALF, 0.0, 0.0), "-y": (ROOT_HALF, ROOT_HALF, 0.0, 0.0),
+}  # fmt: skip
+"""Axis of a tool that points out of the hand, to the turn (w, x, y, z) that makes it z."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,25 @@ class SceneCamera:
     eye_m: NDArray[np.float64] | None = None
     at_m: NDArray[np.float64] | None = None
     fovy_deg: float = 45.0
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What goes to waypoints: a site of the model, or a place on one of its bodies.
+
+    Attributes:
+        at_m: in the body's frame; None for a site of that name.
+        out: of `OUT`.
+    """
+
+    name: str = ""
+    at_m: NDArray[np.float64] | None = None
+    out: str = "z"
+
+    @property
+    def site(self) -> str:
+        """Name of the site in the compiled model."""
+        return self.name if self.at_m is None else f"tool on {self.name}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +119,7 @@ class Scene:
     arm_turn_deg: float = 0.0
     joints: tuple[str, ...] = ()
     gripper: Mapping[str, Any] = field(default_factory=dict)
-    tool: str = ""
+    tool: Tool = Tool()
     home_deg: Mapping[str, float] = field(default_factory=dict)
     cameras: tuple[SceneCamera, ...] = ()
     fps: float = 25.0
@@ -177,7 +203,7 @@ READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "arm_turn_deg": lambda v, where: number(v, where, -360.0, 360.0),
     "joints": lambda v, _: tuple(v or ()),
     "gripper": lambda v, where: mapping(v, where, "joint, open, closed"),
-    "tool": lambda v, _: str(v or ""),
+    "tool": lambda v, where: _tool(v, where),
     "home_deg": lambda v, where: mapping(v, where, "joint: degrees"),
     "cameras": lambda v, where: tuple(
         _camera(str(name), camera or {}, where)
@@ -233,6 +259,18 @@ def _camera(name: str, said: Mapping[str, Any], cameras: str) -> SceneCamera:
     return SceneCamera(name, (int(width), int(height)), **added, fovy_deg=fovy_deg)
 
 
+def _tool(said: Any, where: str) -> Tool:
+    if not isinstance(said, dict):
+        return Tool(str(said or ""))
+    check_keys(said, ("site", "body", "at_m", "out"), where)
+    if ("site" in said) == ("body" in said):
+        raise UnusableInputError(f"{where}: give site, or body with at_m.")
+    if (out := str(said.get("out", "z"))) not in OUT:
+        raise unknown_choice("axis", out, OUT, f"{where}, out")
+    at_m = _triple(said.get("at_m", [0.0] * 3), f"{where}, at_m") if "body" in said else None
+    return Tool(str(said.get("site") or said.get("body")), at_m, out)
+
+
 def _placed(name: str, said: Mapping[str, Any], where: str) -> PlacedBody:
     check_keys(said, ("x_m", "y_m", "z_m", "yaw_deg"), where, ("x_m", "y_m"))
     z_m = said.get("z_m")
@@ -284,19 +322,32 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
         if scene.arm is not None:
             frame = spec.worldbody.add_frame(pos=scene.arm_at_m, quat=turn)
             spec.attach(mujoco.MjSpec.from_file(str(scene.arm)), prefix="", frame=frame)
+        if (tool := scene.tool).at_m is not None:
+            if (body := spec.body(tool.name)) is None:
+                names = [b.name for b in spec.bodies if b.name]
+                raise unknown_choice("body", tool.name, names, f"Scene {scene.path}, tool")
+            body.add_site(name=tool.site, pos=tool.at_m)
         for camera in scene.cameras:
             if camera.view is not None:
-                camera.view.put_into(spec, scene.tool, scene.arm_at_m, turn)
+                camera.view.put_into(spec, tool.site, scene.arm_at_m, turn)
         for camera in scene.cameras:
             if camera.eye_m is not None and camera.at_m is not None:
                 quat = look_at_quat(camera.eye_m, camera.at_m)
                 spec.worldbody.add_camera(
                     name=camera.name, pos=camera.eye_m, quat=quat, fovy=camera.fovy_deg
                 )
-        return spec.compile()
+        model = spec.compile()
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UnusableInputError(f"Scene {scene.path}: MuJoCo can't build it ({reason}).") from None
+    if (
+        tool.out != "z"
+        and (site := mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)) >= 0
+    ):
+        mujoco.mju_mulQuat(
+            model.site_quat[site], model.site_quat[site].copy(), np.array(OUT[tool.out])
+        )
+    return model
 
 
 class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
@@ -326,35 +377,49 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.model = model = compile_scene(scene)
         self.data = mujoco.MjData(model)
         where = f"Scene {scene.path}"
-        all_joints = list(range(model.njnt))
-        drives = {
-            model.joint(int(model.actuator_trnid[a, 0])).name: a
-            for a in motors_of(model, all_joints)
-            if int(model.actuator_biastype[a]) == AFFINE
-        }
+        servos, drives, pulled = position_servos(model), dict[str, int](), dict[str, int]()
+        for a in servos:
+            on = int(model.actuator_trnid[a, 0])
+            if int(model.actuator_trntype[a]) == int(mujoco.mjtTrn.mjTRN_TENDON):
+                name = model.actuator(a).name or model.tendon(on).name
+                pulled[name] = on
+            else:
+                name = model.joint(on).name
+            drives[name] = a
         for name in scene.joints or drives:
             if name not in drives:
                 raise unknown_choice("joint with a position servo", name, drives, where)
         self.joint_names = tuple(scene.joints or drives)
-        if not self.joint_names:
+        if not set(self.joint_names) - set(pulled):
             raise UnusableInputError(
                 f"{where}: no joint has a position servo"
                 + f"; its {model.nu} actuators are others" * (model.nu > 0)
                 + '. Give <actuator> of the MJCF a <position joint="…" kp="…"/> for each joint; '
                 "attach a URDF, which can't say it, as arm to a bench in MJCF that does."
             )
-        self.jaw = str(scene.gripper.get("joint") or "")
-        if self.jaw and self.jaw not in self.joint_names:
+        self.jaw = hand = str(scene.gripper.get("joint") or "")
+        if hand and hand not in self.joint_names:
             raise unknown_choice(
-                "joint with a position servo", self.jaw, self.joint_names, f"{where}, gripper"
+                "joint with a position servo", hand, self.joint_names, f"{where}, gripper"
             )
+        if hand in pulled:  # by a tendon of joints: any of them
+            first = int(model.tendon_adr[pulled[hand]])
+            of_joint = int(model.wrap_type[first]) == int(mujoco.mjtWrap.mjWRAP_JOINT)
+            self.jaw = model.joint(int(model.wrap_objid[first])).name if of_joint else ""
         self._servos = np.array([drives[name] for name in self.joint_names])
-        joints = [model.joint(name) for name in self.joint_names]
+        self._sent, self._sent_at_0 = np.array([servos[int(a)] for a in self._servos]).T
+        self._is_joint = np.array([name not in pulled for name in self.joint_names])
+        self._tendons = np.array([pulled[n] for n in self.joint_names if n in pulled], dtype=int)
+        joints = [model.joint(name) for name in self.joint_names if name not in pulled]
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
+        self._units = np.ones(len(self.joint_names))
         hinge = np.array([int(j.type[0]) == int(mujoco.mjtJoint.mjJNT_HINGE) for j in joints])
-        self._units = np.where(hinge, np.pi / 180.0, 1.0)
-        self.limits = np.array([j.range if j.limited[0] else (-np.pi, np.pi) for j in joints])
+        self._units[self._is_joint] = np.where(hinge, np.pi / 180.0, 1.0)
+        ends = ((model.actuator_ctrlrange[self._servos].T - self._sent_at_0) / self._sent).T
+        ends[~model.actuator_ctrllimited[self._servos].astype(bool)] = -np.pi, np.pi
+        ends[self._is_joint] = [j.range if j.limited[0] else (-np.pi, np.pi) for j in joints]
+        self.limits = np.sort(ends)
         for name in scene.home_deg:
             if name not in self.joint_names:
                 raise unknown_choice("joint", name, self.joint_names, f"{where}, home_deg")
@@ -362,6 +427,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             number(scene.home_deg.get(n, 0.0), f"{where}, home_deg, {n}", -720.0, 720.0)
             for n in self.joint_names
         ]
+        self.driven_joints = [name for name in self.joint_names if name not in pulled]
         self.home = np.clip(np.array(home) * self._units, *self.limits.T)
         for placed in scene.reset:
             body = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, placed.body)
@@ -376,7 +442,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._asked = [(s, parse(s.success, model, f"{where}, success")) for s in scene.asked()]
         self.asked: Scene = self._asked[0][0]
         self._holds: Holds = self._asked[0][1]
-        root = int(model.body_rootid[model.jnt_bodyid[model.joint(self.joint_names[0]).id]])
+        root = int(model.body_rootid[model.jnt_bodyid[joints[0].id]])
         mujoco.mj_forward(model, self.data)
         found = find_roles(model, self.data, jaw=self.jaw)
         fingers = frozenset(int(model.geom_bodyid[g]) for g in found.fingers)
@@ -387,7 +453,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.data,
             arm=frozenset(int(b) for b in np.flatnonzero(model.body_rootid == root)),
             hands=[fingers] if fingers else (),
-            tools=[model.site(scene.tool).id] if scene.tool in sites else (),
+            tools=[model.site(scene.tool.site).id] if scene.tool.site in sites else (),
         )
         self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None
         self.drawers = dict[str, LayeredCamera]()
@@ -421,8 +487,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.asked, self._holds = self._asked[number]
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)
-        data.qpos[self._qpos] = self.home
-        data.ctrl[self._servos] = self.home
+        data.qpos[self._qpos] = self.home[self._is_joint]
+        self._send(self.home)
         if self.partner is not None:
             self.partner.reset(self.np_random, data)
         for placed in self.scene.reset:
@@ -451,8 +517,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     def step(self, action: NDArray[Any]) -> Any:
         """Send goals [°, m], shape (n_joints,), and let one frame pass."""
-        goal = np.clip(np.asarray(action, dtype=float) * self._units, *self.limits.T)
-        self.data.ctrl[self._servos] = goal
+        self._send(np.clip(np.asarray(action, dtype=float) * self._units, *self.limits.T))
         if self.partner is None:
             mujoco.mj_step(self.model, self.data, nstep=self._substeps)
         else:
@@ -462,6 +527,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.partner.notice(self.state)
         won = self.success()
         return self._seen(), float(won), False, False, {"is_success": won}
+
+    def _send(self, goal: NDArray[np.float64]) -> None:
+        self.data.ctrl[self._servos] = goal * self._sent + self._sent_at_0
 
     def success(self) -> bool:
         """Judge the present state by the file's predicates."""
@@ -477,8 +545,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.state = replace(self.state, criterion=criterion)
 
     def angles(self) -> NDArray[np.float64]:
-        """Return the joints [rad, m], shape (n_joints,)."""
-        return np.asarray(self.data.qpos[self._qpos].copy())
+        """Return the joints [rad, m], shape (n_joints,); of what a tendon pulls, its length."""
+        return self._both(self.data.qpos[self._qpos], self.data.ten_length)
 
     @property
     def rest_action(self) -> NDArray[np.float32]:
@@ -487,7 +555,12 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     def velocities(self) -> NDArray[np.float64]:
         """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""
-        return np.asarray(self.data.qvel[self._dof].copy())
+        return self._both(self.data.qvel[self._dof], self.data.ten_velocity)
+
+    def _both(self, of_joints: Any, of_tendons: Any) -> NDArray[np.float64]:
+        values = np.empty(len(self.joint_names))
+        values[self._is_joint], values[~self._is_joint] = of_joints, of_tendons[self._tendons]
+        return values
 
     def joints_of(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return an action or `agent_pos` [°, m] as joints [rad, m]; shapes (n_joints,)."""
@@ -546,15 +619,19 @@ class Demonstrator:
         if not scene.demonstrator:
             raise UnusableInputError(f"{where}: it has no waypoints. Add a list of them.")
         sites = [world.model.site(s).name for s in range(world.model.nsite)]
-        if scene.tool not in sites:
-            raise unknown_choice("site", scene.tool, filter(None, sites), f"{where}: tool")
+        if scene.tool.site not in sites:
+            if not any(sites):
+                raise UnusableInputError(
+                    f"{where}: the model has no sites. Give tool: {{body: NAME, at_m: [x, y, z]}}."
+                )
+            raise unknown_choice("site", scene.tool.site, filter(None, sites), f"{where}: tool")
         check_keys(scene.gripper, ("joint", "open", "closed"), f"{where}: gripper")
         self._world, self._where, self._points = world, where, scene.demonstrator
         self._hand = scene.gripper.get("joint")
-        joints = [name for name in world.joint_names if name != self._hand]
+        joints = [name for name in world.driven_joints if name != self._hand]
         self._columns = [world.joint_names.index(name) for name in joints]
         self._grip = world.joint_names.index(self._hand) if self._hand else -1
-        self._ik = ArmIk(world.model, joints, scene.tool)
+        self._ik = ArmIk(world.model, joints, scene.tool.site)
         self._goal = world.angles()
         self._index, self._left_s = -1, 0.0
         self._tool, rotation = self._ik.tcp(self._goal[self._columns])
@@ -563,6 +640,8 @@ class Demonstrator:
         self._speed_m_s, self._pause_s, self._follows = SPEED_M_S, PAUSE_S, False
         self.done = False
         """The last waypoint was reached."""
+        self.off_m = list[float]()
+        """How far the tool was from each waypoint when the next one began."""
 
     def __call__(self, _observation: Any) -> NDArray[np.float32]:
         """Return the next action."""
@@ -583,7 +662,9 @@ class Demonstrator:
 
     def _next(self) -> None:
         """Begin the next waypoint; the last one is held."""
-        points = self._points
+        points, at_m = self._points, self._world.data.site(self._world.scene.tool.site).xpos
+        if self._index >= 0:
+            self.off_m.append(float(np.linalg.norm(at_m - self._target)))
         if self._index + 1 >= len(points):
             self.done = True
             return

@@ -13,7 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.sim.gaps.mechanism import PERIOD_S, Appliers, CommandPath, ImagePath, SensorPath
 from gaploop.sim.gaps.world_model import WorldModel
-from gaploop.sim.roles import AFFINE, Roles, find_roles, motors_of
+from gaploop.sim.roles import Roles, find_roles, motors_of, position_servos
 from gaploop.sim.scene import TIMESTEP_S
 
 
@@ -46,7 +46,7 @@ class ServoArm:
             servos = {
                 int(whole.actuator_trnid[motor, 0]): motor
                 for motor in motors_of(whole, roles.arm)
-                if int(whole.actuator_biastype[motor]) == AFFINE
+                if position_servos(whole).get(motor) == (1.0, 0.0)
             }
             self.joint_names = tuple(whole.joint(j).name for j in roles.arm if j in servos)
             if not self.joint_names:

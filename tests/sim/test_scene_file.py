@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.finetune import world_check
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
@@ -179,6 +181,9 @@ def test_a_station_may_judge_more_strictly(scene: Path) -> None:
         ("fps: 25", "choices: {end: goal}", "choices, end: give a list"),
         ("y_m: -0.1", "y_m: [0, 1, 2]", r"\[low, high\]"),
         ("within_m: 0.08", "within_m: -.08m", "must be a number"),
+        ("tool: tip", "tool: {site: tip, out: w}", "Unknown axis 'w'"),
+        ("tool: tip", "tool: {body: hnd}", "Did you mean 'hand'"),
+        ("tool: tip", "tool: {at_m: [0, 0, 0]}", "give site, or body with at_m"),
     ],
 )
 def test_a_slip_in_the_file_is_named(scene: Path, old: str, new: str, words: str) -> None:
@@ -193,6 +198,87 @@ def test_the_gripper_is_the_one_that_the_file_names(scene: Path) -> None:
     world = SceneWorld(load_scene(file))
     assert world.state.hands == [{world.model.body("hand").id, world.model.body("arm").id}]
     assert "gripper" not in find_roles(world.model, world.data, jaw=world.jaw).doubts
+
+
+FINGERS = """<site name="tip" quat="0 1 0 0"/>
+<body><joint name="l" type="slide" axis="0 1 0" range="0 .04"/><geom size=".01"/></body>
+<body><joint name="r" type="slide" axis="0 -1 0" range="0 .04"/><geom size=".01"/></body>
+"""
+PULLED = """<velocity joint="l" kv="1"/><general name="grip" tendon="both" ctrlrange="0 255"
+  gainprm="0.0156862745" biastype="affine" biasprm="0 -100 -1"/></actuator><tendon>
+  <fixed name="both"><joint joint="l" coef=".5"/><joint joint="r" coef=".5"/></fixed></tendon>"""
+
+
+def test_a_gripper_that_a_tendon_pulls_is_told_its_length_and_a_motor_of_speeds_is_no_servo(
+    scene: Path,
+) -> None:
+    """The usual Panda and Robotiq are sent 0 to 255: such a gripper couldn't be named."""
+    bench = BENCH.replace('<site name="tip" quat="0 1 0 0"/>', FINGERS)
+    (scene.parent / "bench.xml").write_text(bench.replace("</actuator>", PULLED))
+    file = said(scene, "fps: 25", "gripper: {joint: grip, open: 0.04, closed: 0}")
+    world = SceneWorld(load_scene(file))
+    assert world.joint_names == ("x", "y", "z", "grip")
+    np.testing.assert_allclose(world.limits[3], [0.0, 0.04], atol=1e-6)
+    assert not find_roles(world.model, world.data, jaw=world.jaw).doubts.keys() & {"gripper"}
+    Demonstrator(world)
+    world.reset(seed=0)
+    for _ in range(25):
+        seen, *_ = world.step(np.array([0.1, 0.0, 0.05, 0.03]))
+    np.testing.assert_allclose(world.data.qpos[-2:].mean(), 0.03, atol=1e-3)
+    np.testing.assert_allclose(seen["agent_pos"][[0, 1, 3]], [0.1, 0.0, 0.03], atol=2e-3)
+    (scene.parent / "bench.xml").write_text(
+        BENCH.replace("<position", "<velocity").replace("kp=", "kv=")
+    )
+    with pytest.raises(UnusableInputError, match="no joint has a position servo; its 3 actuators"):
+        SceneWorld(load_scene(scene))
+
+
+def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_named(
+    scene: Path,
+) -> None:
+    """Others' sites point anywhere, and many models have none: their XML had to be edited."""
+    turned = BENCH.replace('name="tip" quat="0 1 0 0"', 'name="tip"')
+    worlds = [SceneWorld(load_scene(scene))]
+    for bench, tool in (
+        (turned, "{site: tip, out: -z}"),
+        (BENCH.replace('<site name="tip" quat="0 1 0 0"/>', ""), "{body: hand, out: -z}"),
+    ):
+        (scene.parent / "bench.xml").write_text(bench)
+        worlds.append(SceneWorld(load_scene(said(scene, "tool: tip", f"tool: {tool}"))))
+    first, *others = [np.array(_driven(world)) for world in worlds]
+    for other in others:
+        np.testing.assert_allclose(other, first, atol=1e-4)
+
+
+def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said to mend the waypoints, whatever the tool did; many tools lie on their side."""
+    monkeypatch.setattr(world_check, "RESETS", 2)
+
+    def fix(file: Path) -> str:
+        found = world_check.check_world(file, "", {}, None, None)
+        return next(result.fix for result in found if result.check == "demonstrator")
+
+    on_its_side = said(scene, "tool: tip", "tool: {body: hand, at_m: [0.1, 0, 0]}")
+    assert "x axis seems to point out of the hand, not z: write out: x." in fix(on_its_side)
+    (scene.parent / "bench.xml").write_text(BENCH.replace('kp="200"', 'kp="2"'))
+    assert re.match(r"The tool stays \d+ mm off waypoint 1. Mend", fix(said(scene, "", "")))
+
+
+def _driven(world: SceneWorld) -> list[Any]:
+    world.reset(seed=0)
+    drives = Demonstrator(world)
+    return [world.step(drives(None))[0]["agent_pos"] for _ in range(60)]
+
+
+@pytest.mark.parametrize("range_deg", ["-180 -4", "4 180"])
+def test_joints_whose_range_hasnt_zero_in_it_are_read(scene: Path, range_deg: str) -> None:
+    """`doctor` ended in "high - low < 0" at a Panda, whose fourth joint bends one way only."""
+    hinge = f'<joint name="x" axis="0 0 1" range="{range_deg}" limited="true"/>'
+    slide = '<joint name="x" type="slide" axis="1 0 0" range="0 0.6" limited="true" damping="5"/>'
+    (scene.parent / "bench.xml").write_text(BENCH.replace(slide, hinge))
+    known = GymWorld(lambda: SceneWorld(load_scene(said(scene, "x: 0.1", "x: 90")))).surveyed()
+    assert known
+    assert known.servos
 
 
 def test_a_gap_acts_in_a_scene_and_severity_zero_is_the_scene_to_the_bit(scene: Path) -> None:
