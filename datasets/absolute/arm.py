@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.signal import lfilter
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
@@ -33,6 +34,11 @@ MOVES_DEG: Final = 8.0
 """A joint whose command covers less says nothing about delay, play and gain."""
 PLAY_GAIN: Final = 0.015
 """A play must explain so much more of what is left than none does."""
+PLAY_LEAVES: Final = 0.42
+"""What a play leaves over [rms], at most, as a share of its width: friction in emulated SO-101 and
+Koch leaves 0.34 at most, a humanoid's wrists, which are slow and have no play, 0.53 and more."""
+SLOW_S: Final = (0.1, 0.3, 1.0)
+"""Time constants of what a slow drive does: that, too, looks like play, whatever its delay."""
 RESAMPLED: Final = 60
 FEWEST_ROWS: Final = 15
 
@@ -109,9 +115,10 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
         values = np.array([_best(p, shifts) for p in pooled])
         lag = round(float(values[0, 0]))
         free_deg = (low + 0.3, high - 0.3)
-        moments = [_play_moments(p[:, :, k], y[:, k], lag, free_deg) for p, y in behind]
-        of_draws = np.tensordot(draws, np.array(moments), axes=(1, 0))
-        values[:, 2] = [_width(m) for m in of_draws]
+        of_each = [_play_moments(p[:, :, k], y[:, k], lag, fps, free_deg) for p, y in behind]
+        moments = np.tensordot(draws, np.array([m for m, _ in of_each]), axes=(1, 0))
+        rows = draws @ np.array([n for _, n in of_each])
+        values[:, 2] = [_width(m, n) for m, n in zip(moments, rows, strict=True)]
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
         delay, gain, width = (
             Estimate(float(v), float(min(a, v)), float(max(b, v)))
@@ -139,37 +146,59 @@ def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, fl
 
 
 def _play_moments(
-    played: FloatArray, y: FloatArray, lag: int, free: tuple[float, float]
-) -> FloatArray:
-    """Return products of a reading with a played command and its first two differences.
+    played: FloatArray, y: FloatArray, lag: int, fps: float, free: tuple[float, float]
+) -> tuple[FloatArray, int]:
+    """Return products of a reading with a played command and what a slow drive makes of it.
 
     `played`: the command behind each width of play, shape (widths, n). For each width: those of
-    (P, P', P'', y), centred, shape (widths, 4, 4). The differences stand
-    for what is left of delay and lag, so that they aren't taken for play.
+    (P, P', P'', P through each of `SLOW_S`, y), centred, shape (widths, 7, 7); and of how many
+    rows. The differences stand for what is left of delay and lag, so that they aren't taken for
+    play.
     """
+    size = 4 + len(SLOW_S)
     rows = np.arange(max(lag, 0) + 2, len(y) - 2 + min(lag, 0))
     rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
     if not len(rows):
-        return np.zeros((len(played), 4, 4))
+        return np.zeros((len(played), size, size)), 0
     first = np.gradient(played, axis=1)
-    x = np.stack([played, first, np.gradient(first, axis=1)], axis=2)[:, rows - lag]
+    slow = [lagged(played, seconds * fps) for seconds in SLOW_S]
+    x = np.stack([played, first, np.gradient(first, axis=1), *slow], axis=2)[:, rows - lag]
     z = np.concatenate([x, np.broadcast_to(y[rows, None], (len(played), len(rows), 1))], axis=2)
     z = z - z.mean(axis=1, keepdims=True)
-    return np.asarray(z.transpose(0, 2, 1) @ z)
+    return np.asarray(z.transpose(0, 2, 1) @ z), len(rows)
 
 
-def _width(moments: FloatArray) -> float:
-    """Return the play's width [deg] of which least is left over; 0 unless that explains more."""
-    a, b = moments[:, :3, :3], moments[:, :3, 3]
-    ridge = 1e-9 * (1.0 + np.trace(moments, axis1=1, axis2=2))
-    solved = np.linalg.solve(a + ridge[:, None, None] * np.eye(3), b[..., None])[..., 0]
-    left = moments[:, 3, 3] - (b * solved).sum(axis=1)
+def lagged(values: FloatArray, frames: float) -> FloatArray:
+    """Return rows of values through a lag of first order, from rest."""
+    part = 1.0 / (1.0 + frames)
+    start = (1.0 - part) * values[:, :1]
+    return np.asarray(lfilter([part], [1.0, part - 1.0], values, axis=1, zi=start)[0])
+
+
+def _width(moments: FloatArray, rows: float) -> float:
+    """Return the play's width [deg] of which least is left over; 0 unless that explains more.
+
+    It must do so of what a slow drive leaves, too, and leave little beside its width itself.
+    """
+    left = _left(moments, 3)
     w = int(left.argmin())
-    if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
-        return 0.0
+    for of in (left, _left(moments, 3 + len(SLOW_S))):
+        least = int(of.argmin())
+        if least == 0 or of[0] - of[least] < PLAY_GAIN * of[0]:
+            return 0.0
+        if of[least] > rows * (PLAY_LEAVES * WIDTHS_DEG[least]) ** 2:
+            return 0.0
     if w == len(left) - 1:
         return float(WIDTHS_DEG[w])
     return vertex(WIDTHS_DEG[w - 1 : w + 2], left[w - 1 : w + 2])
+
+
+def _left(moments: FloatArray, columns: int) -> FloatArray:
+    """Return what the first columns leave of a reading, for each width [deg²]."""
+    a, b = moments[:, :columns, :columns], moments[:, :columns, -1]
+    ridge = 1e-9 * (1.0 + np.trace(moments, axis1=1, axis2=2))
+    solved = np.linalg.solve(a + ridge[:, None, None] * np.eye(columns), b[..., None])[..., 0]
+    return np.asarray(moments[:, -1, -1] - (b * solved).sum(axis=1))
 
 
 def vertex(x: FloatArray, y: FloatArray) -> float:

@@ -551,7 +551,8 @@ class ArmTests:
                 self._say(
                     "dead_band", k, f"At reversals {self.names[k]} answers only after",
                     self.everywhere,
-                    "Turn the joint by hand: what clicks is play; tighten horn and gears.",
+                    "Turn the joint by hand: what clicks is play (tighten horn and gears), "
+                    "what drags is friction (raise the servo's P).",
                     size=width, apart="play before the encoder, friction of a weak drive",
                 )  # fmt: skip
                 self.done.add(k)

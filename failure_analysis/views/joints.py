@@ -43,6 +43,10 @@ FOLLOWS_RAD: Final = math.radians(15.0)
 """Nearer than this, in the middle of an episode, a reading stands to the command that it
 answers."""
 MOST_PAIRINGS: Final = 2000
+STEP_DEG: Final = 360.0 / (TICKS + 1)
+"""One step of such an encoder."""
+FEWEST_STEPS: Final = 30
+"""Values that a joint takes, at least, before their distances say what its steps are."""
 
 
 def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
@@ -100,6 +104,8 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
     ours = model_of(info.robot_type) is not None
     if info.robot_type in NORMALISED or (ours and at_the_end > 0.01):
         return "m100_100"
+    if ours and (told := _told_by_steps(state)):
+        return told
     if info.robot_type == "simulation" and all(n.startswith("state_") for n in info.joint_names):
         return ""  # all that somebody's simulation shows, of which `evaluate` knows no joints
     raise UnusableInputError(
@@ -107,6 +113,33 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "
         "SO-100 and SO-101) or --units=normalized; --units=unknown goes on without joints."
     )
+
+
+def _told_by_steps(state: FloatArray) -> str:
+    """Return the units that an encoder's steps show, "" of values without such steps.
+
+    In degrees they are alike at all joints; in shares of each joint's own range they aren't.
+
+    Args:
+        state: readings of an arm of servos with 4096 steps a turn, shape (n, joints).
+    """
+    degrees, own = list[bool](), list[float]()
+    for column in state.T:
+        gaps = np.diff(np.unique(np.round(column, 5)))
+        if len(gaps) < FEWEST_STEPS:
+            continue
+        step = float(np.percentile(gaps, 10))
+        step = float(np.median(gaps[np.abs(gaps / step - 1.0) < 0.2]))
+        on_degrees, on_own = (
+            float(np.mean(np.abs(gaps / s - np.round(gaps / s)) < 0.06)) for s in (STEP_DEG, step)
+        )
+        degrees.append(on_degrees > 0.95)
+        own += [step] * (on_own > 0.95 and on_degrees < 0.5)
+    if len(degrees) < 2:
+        return ""
+    apart = [max(a, b) / min(a, b) for a, b in itertools.combinations(own, 2)]
+    unlike = any(abs(r - round(r)) > 0.01 for r in apart)  # else rounded: 0.1 or 0.2 everywhere
+    return "deg" if all(degrees) else "m100_100" if unlike else ""
 
 
 def remember_units(root: Path, stated: str) -> None:

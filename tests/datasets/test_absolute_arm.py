@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +216,25 @@ def test_the_order_of_joints_changes_nothing(order: tuple[int, ...]) -> None:
         for r in (plain, reordered(plain, order))
     ]
     assert kinds[0] == kinds[1] != []
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("bend", [0.0, 0.5])
+@pytest.mark.parametrize("share_s", [((1.0, 0.3),), ((1.0, 0.6),), ((0.6, 0.05), (0.4, 1.0))])
+def test_a_slow_joint_has_no_play(
+    share_s: Sequence[tuple[float, float]], bend: float, seed: int
+) -> None:
+    """Incident: a humanoid's wrists, slow and less far than told, "answer only after 5.8°"."""
+
+    def slow(x: FloatArray, _episode: int) -> FloatArray:
+        told = x - bend * np.sign(x) * np.maximum(np.abs(x) - 25.0, 0.0)
+        return sum(
+            (share * arm.lagged(told[None], seconds * 30.0)[0] for share, seconds in share_s),
+            np.zeros_like(x),
+        )
+
+    found = report(recording(seed, sent=changed(2, slow)))
+    assert "dead_band" not in [f.kind for f in found.findings]
 
 
 def test_play_is_a_play() -> None:

@@ -123,3 +123,41 @@ def test_what_a_simulation_shows_isnt_asked_for_its_joints_units(store: Path) ->
         assert units_of([silent]) == ""
     with pytest.raises(UnusableInputError, match="may be degrees"):
         units_of([replace(silent, info=replace(info, robot_type="some_arm"))])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_steps_of_an_encoder_tell_degrees_from_shares_of_a_range(
+    store: Path, seed: int
+) -> None:
+    """Incident: the first `diagnose` of a public SO-101 dataset ended in a question for units."""
+    take = next(iter(read_takes(store / "set")))
+    joints = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+    rng = np.random.default_rng(seed)
+    low = rng.integers(600, 1000, 6)
+    high = rng.integers(2900, 3600, 6)
+    way = rng.normal(0, 40, (400, 6)).cumsum(axis=0) + (low + high) / 2
+    ticks = np.round(np.clip(way, low + 99, high - 99))
+
+    def told(values: Any) -> str:
+        info = replace(
+            take.info,
+            units="",
+            robot_type="so101_follower",
+            joint_names=tuple(f"{j}.pos" for j in joints),
+        )
+        frames = replace(take.frames, state=values, action=values)
+        return units_of(
+            [replace(take, info=info, frames=frames, telemetry=Telemetry(np.empty(0), {}))]
+        )
+
+    degrees = ((ticks - (low + high) / 2) * 360 / 4095).clip(-99, 99)
+    shares = (ticks - low) / (high - low) * 200 - 100
+    assert told(degrees.astype(np.float32)) == "deg"
+    assert told(shares.astype(np.float32)) == "m100_100"
+    for unclear in (
+        np.round(degrees, 1),
+        np.round(shares, 1),
+        shares + rng.normal(0, 0.02, shares.shape),
+    ):
+        with pytest.raises(UnusableInputError, match="may be degrees"):
+            told(unclear)
