@@ -354,7 +354,7 @@ class PickPlace(gym.Env[Any, Any]):
 
 SEED: Final = 4_320_261_128
 """Draws the stations; it stood here before any was run."""
-STATIONS: Final = 5
+STATIONS: Final = 8
 
 
 def stations() -> list[tuple[str, dict[str, Any]]]:

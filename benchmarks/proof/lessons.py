@@ -159,5 +159,5 @@ def as_text(known: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    LADDER_ROWS = kept_rows(Path("docs/figures/ladder.parquet"), "station", None)
+    LADDER_ROWS = kept_rows(Path("docs/figures/ladder_mended.parquet"), "station", None)
     write_atomically(SITES, as_text(with_ladder(read_json(SITES), LADDER_ROWS)))

@@ -403,7 +403,7 @@ def test_in_a_simulation_of_ones_own_demonstrations_come_from_its_own_commands(
     assert parsed(typed[2])
 
 
-LADDER_ROWS = Path("docs/figures/ladder.parquet")
+LADDER_ROWS = Path("docs/figures/ladder_mended.parquet")
 
 
 def test_what_the_ladder_teaches_is_what_its_rows_say() -> None:
