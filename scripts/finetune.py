@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,18 +111,26 @@ def run(config: FinetuneConfig) -> int:
     best = f" Best on held-out episodes: step {ended.best_step}, kept." if is_best else ""
     lines = list[str]()
     if result.rounds:
-        first, last = (result.rounds[place]["success"] for place in (0, -1))
         where += " with the same --env.*, and once without"
-        lines.append(
-            f"Attempts with changed plans succeeded in {first:.0%} at first, {last:.0%} at last "
-            "(sim-to-sim)."
-        )
+        lines.append(attempts_words(result.rounds))
     lines.append(
         f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}"
         f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
     )
     options.emit(config.json, answer, "\n".join(lines))
     return 0
+
+
+def attempts_words(rounds: Sequence[Mapping[str, float]]) -> str:
+    """Return in words what came of attempts, and whether any of them taught something."""
+    first, last = (rounds[place]["success"] for place in (0, -1))
+    taught = (
+        f"{first:.0%} at first, {last:.0%} at last (sim-to-sim)."
+        if any(line["decisions"] for line in rounds)
+        else f"{sum(line['success'] for line in rounds) / len(rounds):.0%} (sim-to-sim). Nothing "
+        "was learned from them: on each scene nearly all succeeded, or nearly none."
+    )
+    return f"Attempts with changed plans succeeded in {taught}"
 
 
 @command

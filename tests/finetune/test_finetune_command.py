@@ -13,7 +13,7 @@ import pytest
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.scripts.cli import main
-from gaploop.scripts.finetune import finetune
+from gaploop.scripts.finetune import attempts_words, finetune
 
 type Capture = pytest.CaptureFixture[str]
 QUICK = ["--steps=4", "--batch_size=4", "--lora.r=2"]
@@ -190,6 +190,14 @@ def test_a_policy_without_names_and_with_other_statistics_is_tuned(
     said = asked(capsys, *given, f"--output_dir={tmp_path / 'out'}", "--stats=new")
     kept = json.loads(Path(said["policy"], "gaploop.json").read_text())
     assert kept["action_names"] == ["pan.pos", "lift.pos", "gripper.pos"]
+
+
+def test_chance_is_not_told_as_progress() -> None:
+    """Incident: two rounds that taught nothing were "0 % at first, 20 % at last"."""
+    rounds = [{"success": 0.0, "decisions": 0}, {"success": 0.2, "decisions": 0}]
+    assert "10% (sim-to-sim). Nothing was learned" in attempts_words(rounds)
+    rounds[0]["decisions"] = 48
+    assert attempts_words(rounds).endswith("0% at first, 20% at last (sim-to-sim).")
 
 
 def test_presets_are_listed(capsys: Capture) -> None:
