@@ -232,6 +232,7 @@ class EvidenceBase:
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
         other_driver: a person or a script drove what went well, the policy what failed.
         figures: outside the embedded cell, how many of each take were set against successes.
+        owners: its twin is of somebody's own simulation, of which nothing measured here speaks.
     """
 
     tier: Tier
@@ -240,10 +241,13 @@ class EvidenceBase:
     blind_to: tuple[GapDimension, ...]
     other_driver: bool = False
     figures: int | None = None
+    owners: bool = False
 
     @property
     def accuracy(self) -> TierAccuracy | None:
         """What a benchmark measured for this tier and reference, if it did."""
+        if self.owners:
+            return None
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
             kind = ReferenceKind.GAP_FREE
@@ -281,7 +285,12 @@ class EvidenceBase:
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
         right = f"The likeliest cause is right in {self.accuracy}."
-        found.append(right if self.accuracy else "How often that is right hasn't been measured.")
+        unknown = "How often that is right" + (
+            " in simulations that aren't gaploop's: docs/figures/worlds.md."
+            if self.owners
+            else " hasn't been measured."
+        )
+        found.append(right if self.accuracy else unknown)
         if self.reference is ReferenceKind.STATION:
             found.append(
                 "Warning: what is usual was recorded on the station that failed. Gaps that are "
@@ -294,7 +303,11 @@ class EvidenceBase:
         if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
             found.append(
                 "More: --reference=DIR of episodes that the policy does well in, in simulation: "
-                "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+                + (
+                    "gaploop evaluate --dataset.root=DIR in yours."
+                    if self.owners
+                    else "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+                )
             )
         if self.tier is not Tier.TWIN:
             found.append(
@@ -303,11 +316,16 @@ class EvidenceBase:
             )
         return found
 
-    def with_twin(self, measured: Collection[str]) -> EvidenceBase:
+    def with_twin(self, measured: Collection[str], *, owners: bool = False) -> EvidenceBase:
         """Return it with failures reproduced in a twin in which these dimensions were measured."""
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         return replace(
-            self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind, figures=None
+            self,
+            tier=Tier.TWIN,
+            had=(*self.had, "station twin"),
+            blind_to=blind,
+            figures=None,
+            owners=owners,
         )
 
     def to_json(self) -> dict[str, Any]:

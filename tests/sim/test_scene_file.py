@@ -248,6 +248,9 @@ def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_nam
     first, *others = [np.array(_driven(world)) for world in worlds]
     for other in others:
         np.testing.assert_allclose(other, first, atol=1e-4)
+    for world in worlds:
+        out = world.data.site(world.scene.tool.site).xmat.reshape(3, 3)[:, 2]
+        np.testing.assert_allclose(out, [0.0, 0.0, -1.0], atol=1e-9)
 
 
 def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
