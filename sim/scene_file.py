@@ -342,8 +342,8 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
         raise UnusableInputError(f"Scene {scene.path}: MuJoCo can't build it ({reason}).") from None
     site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)
     if tool.out != "z" and site >= 0:
-        was, turn = model.site_quat[site].copy(), np.array(OUT[tool.out])
-        mujoco.mju_mulQuat(model.site_quat[site], was, turn)
+        was, out = model.site_quat[site].copy(), np.array(OUT[tool.out])
+        mujoco.mju_mulQuat(model.site_quat[site], was, out)
         model.site_sameframe[site] = int(mujoco.mjtSameFrame.mjSAMEFRAME_NONE)
     return model
 
