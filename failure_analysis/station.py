@@ -233,6 +233,7 @@ class EvidenceBase:
         other_driver: a person or a script drove what went well, the policy what failed.
         figures: outside the embedded cell, how many of each take were set against successes.
         elsewhere: the takes are of no cell, where all that is known of such evidence was measured.
+        owners: its twin is of somebody's own simulation, of which nothing measured here speaks.
     """
 
     tier: Tier
@@ -242,11 +243,12 @@ class EvidenceBase:
     other_driver: bool = False
     figures: int | None = None
     elsewhere: bool = False
+    owners: bool = False
 
     @property
     def accuracy(self) -> TierAccuracy | None:
         """What a benchmark measured for this tier and reference, if it did."""
-        if self.elsewhere:
+        if self.elsewhere or self.owners:
             return None
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
@@ -285,7 +287,12 @@ class EvidenceBase:
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
         right = f"The likeliest cause is right in {self.accuracy}."
-        found.append(right if self.accuracy else "How often that is right hasn't been measured.")
+        unknown = "How often that is right" + (
+            " in simulations that aren't gaploop's: docs/figures/worlds.md."
+            if self.owners
+            else " hasn't been measured."
+        )
+        found.append(right if self.accuracy else unknown)
         if self.reference is ReferenceKind.STATION:
             found.append(
                 "Warning: what is usual was recorded on the station that failed. Gaps that are "
@@ -298,7 +305,11 @@ class EvidenceBase:
         if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
             found.append(
                 "More: --reference=DIR of episodes that the policy does well in, in simulation: "
-                "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+                + (
+                    "gaploop evaluate --dataset.root=DIR in yours."
+                    if self.owners
+                    else "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+                )
             )
         if self.tier is not Tier.TWIN:
             found.append(
@@ -307,11 +318,16 @@ class EvidenceBase:
             )
         return found
 
-    def with_twin(self, measured: Collection[str]) -> EvidenceBase:
+    def with_twin(self, measured: Collection[str], *, owners: bool = False) -> EvidenceBase:
         """Return it with failures reproduced in a twin in which these dimensions were measured."""
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         return replace(
-            self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind, figures=None
+            self,
+            tier=Tier.TWIN,
+            had=(*self.had, "station twin"),
+            blind_to=blind,
+            figures=None,
+            owners=owners,
         )
 
     def to_json(self) -> dict[str, Any]:

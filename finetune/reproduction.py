@@ -667,7 +667,8 @@ def reproduced(
         roll_out = in_the_cell(policy, twin, takes[0].info.task, sees=base.tier.value, **how)
     reproduction = reproduce(station, twin, roll_out)
     verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
-    evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
+    measured = {p.name.partition(".")[0] for p in twin.parameters if p.excited}
+    evidence = base.with_twin(measured, owners=bool(twin.world))
     told = reweighed(found.takes, reproduction, verdict)
     summary = {
         **found.summary,

@@ -122,10 +122,9 @@ def _missed(world: SceneWorld) -> str:
     drives = Demonstrator(world)
     for _ in range(world.max_steps):
         world.step(drives(None))
-    for number, off_m in enumerate(drives.off_m, 1):
-        if off_m > APART_M:
-            return f"The tool stays {1000.0 * off_m:.0f} mm off waypoint {number}. "
-    return ""
+    off_m = max(drives.off_m, default=0.0)
+    number = drives.off_m.index(off_m) + 1 if off_m > APART_M else 0
+    return f"The tool stays {1000.0 * off_m:.0f} mm off waypoint {number}. " if number else ""
 
 
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:

@@ -249,8 +249,9 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
-        from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
-        from gaploop.finetune.reproduction import reproduced, subsets
+        with options.progress("Preparing the simulation"):
+            from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
+            from gaploop.finetune.reproduction import reproduced, subsets
 
         driver, kept = config.policy.required(), folder / "reproduction"
         total = config.n * len(subsets(twin.mechanisms))

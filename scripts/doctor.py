@@ -181,7 +181,8 @@ def _look(config: DoctorConfig, policy: Planner | None, checked: Checked) -> Ite
     if config.env.scene and config.env.gym:
         raise UnusableInputError("Give --env.scene or --env.gym, not both.")
     if config.env.scene or config.env.gym:
-        from gaploop.finetune.world_check import check_world
+        with options.progress("Preparing the simulation"):
+            from gaploop.finetune.world_check import check_world
 
         yield from check_world(**vars(config.env), roles=config.roles)
         return

@@ -388,17 +388,18 @@ def identify(config: IdentifyConfig) -> Twin:
 
 def _of_a_world(config: IdentifyConfig) -> Twin:
     """Replay the episodes in a simulation of the owner's."""
-    from gaploop.datasets.sources import load_takes
-    from gaploop.finetune.world_twin import fit_world
-    from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
-
     folder, env = _folder(config), config.env
     if env.scene and env.gym:
         raise UnusableInputError("Give --env.scene or --env.gym, not both.")
-    made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
-    made = SceneEnvConfig(scene=env.scene) if env.scene else made
-    by_root = {root: list(load_takes(root)) for root in config.roots}
-    inputs = [takes_input(root, takes) for root, takes in by_root.items()]
+    with options.progress("Reading the episodes"):
+        from gaploop.datasets.sources import load_takes
+        from gaploop.finetune.world_twin import fit_world
+        from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
+
+        made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
+        made = SceneEnvConfig(scene=env.scene) if env.scene else made
+        by_root = {root: list(load_takes(root)) for root in config.roots}
+        inputs = [takes_input(root, takes) for root, takes in by_root.items()]
     made_from = tuple(
         {"id": root.resolve().name, "sha256": i["hash"], "uids": i["uids"]}
         for root, i in zip(by_root, inputs, strict=True)

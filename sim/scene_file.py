@@ -340,13 +340,11 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UnusableInputError(f"Scene {scene.path}: MuJoCo can't build it ({reason}).") from None
-    if (
-        tool.out != "z"
-        and (site := mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)) >= 0
-    ):
-        mujoco.mju_mulQuat(
-            model.site_quat[site], model.site_quat[site].copy(), np.array(OUT[tool.out])
-        )
+    site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)
+    if tool.out != "z" and site >= 0:
+        was, out = model.site_quat[site].copy(), np.array(OUT[tool.out])
+        mujoco.mju_mulQuat(model.site_quat[site], was, out)
+        model.site_sameframe[site] = int(mujoco.mjtSameFrame.mjSAMEFRAME_NONE)
     return model
 
 

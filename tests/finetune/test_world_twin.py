@@ -109,6 +109,11 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> No
     assert main([*command, "--n=6", "--workers=1", f"--output_dir={out}"]) == 0
     found = json.loads((out / "diagnosis.json").read_text())
     assert found["summary"]["station"]["named"] == ["actuator_response"]
+    # It told the figure of stations of the embedded cell, and to record a reference there.
+    told = " ".join(found["summary"]["evidence"]["says"])
+    assert found["summary"]["evidence"]["accuracy"] is None
+    assert "so101_sim" not in told
+    assert "docs/figures/worlds.md" in told
 
 
 class Felt(Follow):

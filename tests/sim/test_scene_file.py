@@ -248,6 +248,9 @@ def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_nam
     first, *others = [np.array(_driven(world)) for world in worlds]
     for other in others:
         np.testing.assert_allclose(other, first, atol=1e-4)
+    for world in worlds:
+        out = world.data.site(world.scene.tool.site).xmat.reshape(3, 3)[:, 2]
+        np.testing.assert_allclose(out, [0.0, 0.0, -1.0], atol=1e-9)
 
 
 def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +264,7 @@ def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyP
     on_its_side = said(scene, "tool: tip", "tool: {body: hand, at_m: [0.1, 0, 0]}")
     assert "x axis seems to point out of the hand, not z: write out: x." in fix(on_its_side)
     (scene.parent / "bench.xml").write_text(BENCH.replace('kp="200"', 'kp="2"'))
-    assert re.match(r"The tool stays \d+ mm off waypoint 1. Mend", fix(said(scene, "", "")))
+    assert re.match(r"The tool stays \d+ mm off waypoint \d. Mend", fix(said(scene, "", "")))
 
 
 def _driven(world: SceneWorld) -> list[Any]:
