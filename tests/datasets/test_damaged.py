@@ -214,6 +214,17 @@ def test_damage_in_a_column_that_only_lerobot_reads_is_found(root: Path) -> None
     assert errors(root) == {"unreadable"}
 
 
+def test_no_next_step_is_told_that_would_be_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Incident: `convert` was told to a dataset without its videos, beside `--drop_videos`."""
+    assert main(["check", str(root)]) == 0
+    assert f"→ gaploop convert {root} --output_dir" in capsys.readouterr().out
+    damage.video_files(root)[0].unlink()
+    assert main(["check", str(root)]) == 1
+    assert f"→ gaploop convert {root} --output_dir" not in capsys.readouterr().out
+
+
 def test_types_of_other_writers_are_read_as_lerobot_reads_them(recorded: Path, root: Path) -> None:
     """Incident: polars' lists ended `diagnose` in "is damaged"; LeRobot and `check` read them."""
 
