@@ -287,7 +287,10 @@ def _template(value: object, default: str, what: str) -> str:
     filled = _filled(value)
     if not filled:
         return default
-    relative_path(filled, what)
+    try:
+        relative_path(filled, what)
+    except UnusableInputError as error:
+        raise UnusableInputError(f"{error} Or make it anew: gaploop check --fix") from None
     return str(value)
 
 
@@ -306,7 +309,20 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
     with reraise_as_damaged(f"{path} can't be read", fix):
         table = read_table(regular_file(path), names, filters)
         table.validate(full=True)  # what a damaged page left would end us where it is used
-        return table
+        kinds = [(f, _small(f.type)) for f in table.schema]
+        if all(f.type.equals(kind) for f, kind in kinds):
+            return table
+        schema = pa.schema([f.with_type(kind) for f, kind in kinds], table.schema.metadata)
+        return table.cast(schema)
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Return a type as LeRobot writes it: polars writes lists and text with 64-bit offsets."""
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    return kind
 
 
 @contextlib.contextmanager

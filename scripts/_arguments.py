@@ -229,7 +229,7 @@ def all_types(argv: Sequence[str]) -> dict[str, str]:
 
 def nearest(name: str, options: Mapping[str, Option]) -> str:
     """Return a hint with the option most like `name`, or the empty text."""
-    near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.6)
     last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
     best = [name] if name in options else last or near
     return f" Did you mean --{best[0]}?" if best else ""

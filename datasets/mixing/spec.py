@@ -24,7 +24,7 @@ from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, is_dataset
 
 DIMENSION: Final = "dimension"
 """The weight that goes by gap dimension; every other is named like what an episode says of
@@ -84,6 +84,11 @@ def load_mixture(path: Path) -> MixtureSpec:
     Raises:
         UnusableInputError: missing, not YAML, or something in it that makes no sense.
     """
+    if is_dataset(path):
+        raise UnusableInputError(
+            f"{path} is a dataset, where a mixture's YAML file is meant. To train on it: "
+            f"--real='[{path}]', or --sim for simulated episodes."
+        )
     value, where = load_yaml(path, "Mixture"), str(path)
     check_keys(value, ("sources", "shares", "stages", "weights", "seed"), where, ("sources",))
     given = mapping(value["sources"], f"{where}, sources", "name: folder")

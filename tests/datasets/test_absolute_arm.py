@@ -218,6 +218,21 @@ def test_the_order_of_joints_changes_nothing(order: tuple[int, ...]) -> None:
     assert kinds[0] == kinds[1] != []
 
 
+def test_what_chance_allows_is_no_slow_bus() -> None:
+    """Incident: of six rows of a one-episode dataset "readings of wrist_roll repeat"."""
+
+    def again(values: FloatArray, _episode: int) -> FloatArray:
+        rows = np.arange(len(values))
+        rows[20::35] -= 1
+        return values[rows]
+
+    few, many = (
+        report(recording(0, n, read=changed(4, lambda x, e: again(x, e)))) for n in (1, 20)
+    )
+    assert "repeats" not in [f.kind for f in few.findings]
+    assert "repeats" in [f.kind for f in many.findings]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("bend", [0.0, 0.5])
 @pytest.mark.parametrize("share_s", [((1.0, 0.3),), ((1.0, 0.6),), ((0.6, 0.05), (0.4, 1.0))])

@@ -26,6 +26,7 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, FixDraft
 from gaploop.datasets.check.fix import FixOptions, fix, plan
 from gaploop.datasets.check.videos import Camera, places, read_cameras
+from gaploop.datasets.sources import load_takes
 from gaploop.datasets.video import VideoIndex
 from gaploop.datasets.whole_stats import complete_stats
 from gaploop.scripts.cli import main
@@ -211,6 +212,40 @@ def test_damage_in_a_column_that_only_lerobot_reads_is_found(root: Path) -> None
     data[start : start + 30] = bytes(30)
     path.write_bytes(data)
     assert errors(root) == {"unreadable"}
+
+
+def test_no_next_step_is_told_that_would_be_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Incident: `convert` was told to a dataset without its videos, beside `--drop_videos`."""
+    assert main(["check", str(root)]) == 0
+    assert f"→ gaploop convert {root} --output_dir" in capsys.readouterr().out
+    damage.video_files(root)[0].unlink()
+    assert main(["check", str(root)]) == 1
+    assert f"→ gaploop convert {root} --output_dir" not in capsys.readouterr().out
+
+
+def test_types_of_other_writers_are_read_as_lerobot_reads_them(recorded: Path, root: Path) -> None:
+    """Incident: polars' lists ended `diagnose` in "is damaged"; LeRobot and `check` read them."""
+
+    def large(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+            return pa.large_list(large(kind.value_type))
+        return pa.large_string() if pa.types.is_string(kind) else kind
+
+    for path in (root / "data", root / "meta/episodes"):
+        for file in path.rglob("*.parquet"):
+            table = pq.read_table(file, partitioning=None)
+            schema = pa.schema([f.with_type(large(f.type)) for f in table.schema])
+            pq.write_table(table.cast(schema), file)
+    assert not errors(root)
+    for ours, theirs in zip(load_takes(root), load_takes(recorded), strict=True):
+        assert ours.info.task == theirs.info.task
+        assert np.array_equal(ours.frames.state, theirs.frames.state)
+    assert examine(root).findings == examine(recorded).findings
+    assert main(["label", str(root), "--episodes=0", "--outcome=failure", "--author=x"]) == 0
+    assert [t.outcome.value for t in load_takes(root)][:2] == ["failure", "unlabelled"]
+    assert len(load(root)) == EPISODES * FRAMES
 
 
 @pytest.mark.parametrize("times", [8, pytest.param(80, marks=pytest.mark.slow)])

@@ -190,6 +190,12 @@ def test_a_mixture_that_makes_no_sense_is_refused(
         opened(mix(**value))
 
 
+def test_a_dataset_in_the_place_of_a_mixture_is_told_where_it_belongs(make: Make) -> None:
+    """Incident: `finetune DATASET --dry_run` said "a folder, not a file. Put the file there"."""
+    with pytest.raises(UnusableInputError, match="To train on it: --real='"):
+        load_mixture(make("takes", {}))
+
+
 def test_the_command_prints_what_a_run_draws(
     make: Make, mix: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
