@@ -68,7 +68,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "delays, offsets, swapped joints and faulty cameras of a foreign dataset stay unseen",
     ),
     "identification of a station's twin": (
-        "sim/identification scripts/identify.py collect/probe.py",
+        "sim/identification scripts/identify.py scripts/_identify.py collect/probe.py",
         "no figure of what differs at a station; no remedy can be tried before it is bought",
     ),
     "check and its fixes": (
@@ -81,7 +81,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (
-        "finetune/gate scripts/gate.py",
+        "finetune/gate scripts/gate.py scripts/_gate.py",
         "whether a policy is better is judged by eye; no roll-back on a fleet",
     ),
     "review page": (
@@ -102,7 +102,8 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "no failure mode, phase or evidence: diagnose has nothing to say",
     ),
     "doctor": (
-        "teleop/checks scripts/doctor.py collect/preflight.py collect/mornings.py",
+        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py "
+        "collect/mornings.py",
         "faults of an arm, a camera or a policy show in the first episode",
     ),
     "leaders": (

@@ -7,24 +7,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.markup import escape
 from rich.table import Table
 
+from gaploop.collect.recovery import recover
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.check import dataset
 from gaploop.datasets.check.findings import ERROR, Finding, numbers
+from gaploop.datasets.check.fix import FixOptions, FixReport, fix, looks_like_dataset, plan
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.options import emit, progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
 RARE = ("drop", "people")
@@ -160,8 +160,6 @@ def _datasets(name: str) -> list[str]:
 
 def _checked(config: CheckConfig) -> dict[str, Any]:
     """Check one dataset or journal, print what is wrong, and return it for --json."""
-    from gaploop.datasets.check import dataset
-
     report: AbsoluteReport | None
     name, shown = config.roots[0] if config.roots else "", list[Finding]()
     if is_hub_address(name):
@@ -245,7 +243,6 @@ def _history(config: CheckConfig) -> int:
 def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     """Check a dataset on a Hub: its tables are fetched, of videos parts."""
     from gaploop.datasets.absolute.examine import examine
-    from gaploop.datasets.check import dataset
     from gaploop.datasets.hub.upload import fetch, video_opener
 
     if config.deep or config.policy.path:
@@ -288,8 +285,6 @@ def check(config: CheckConfig) -> list[Finding]:
     Raises:
         UnusableInputError: the folder is neither.
     """
-    from gaploop.datasets.check import dataset
-
     with progress("Checking the files"):
         return dataset.check(_root(config), config.deep)
 
@@ -321,14 +316,12 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
     console = options.console()
     console.print(table)
-    for fix in dict.fromkeys(finding.fix for finding in findings):
-        console.print(f"→ {escape(fix)}", soft_wrap=True, highlight=False)
+    for how in dict.fromkeys(finding.fix for finding in findings):
+        console.print(f"→ {escape(how)}", soft_wrap=True, highlight=False)
 
 
 def _is_journal(config: CheckConfig, root: Path) -> bool:
     """Say whether episodes are to be sealed, not a dataset to be fixed."""
-    from gaploop.datasets.check.fix import looks_like_dataset
-
     if looks_like_dataset(root):
         return False
     has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None
@@ -347,8 +340,6 @@ def _is_journal(config: CheckConfig, root: Path) -> bool:
 
 
 def _seal_takes(config: CheckConfig, root: Path) -> int:
-    from gaploop.collect.recovery import recover
-
     with progress("Sealing episodes"):
         report = recover(root)
     lines = [
@@ -364,8 +355,6 @@ def _seal_takes(config: CheckConfig, root: Path) -> int:
 
 
 def _fix_dataset(config: CheckConfig, root: Path) -> int:
-    from gaploop.datasets.check.fix import FixOptions, fix, plan
-
     how = FixOptions(config.labels_from, config.deep)
 
     def fixed(drop: bool) -> FixReport:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from gaploop.datasets.sources import load_takes as load_takes
     from gaploop.failure_analysis.diagnosis_record import Diagnosis as Diagnosis
     from gaploop.finetune.gate.judge import compare as compare
+    from gaploop.scripts._diagnose import diagnose as diagnose
+    from gaploop.scripts._gate import gate as gate
     from gaploop.scripts.check import check as check
-    from gaploop.scripts.diagnose import diagnose as diagnose
     from gaploop.scripts.evaluate import evaluate as evaluate
     from gaploop.scripts.finetune import finetune as finetune
-    from gaploop.scripts.gate import gate as gate
     from gaploop.scripts.plan import plan as plan
     from gaploop.scripts.publish import publish as publish
     from gaploop.scripts.record import record as record
@@ -58,12 +58,12 @@ _NAMES = {
     "publish": "scripts.publish",
     "check": "scripts.check",
     "load_takes": "datasets.sources",
-    "diagnose": "scripts.diagnose",
+    "diagnose": "scripts._diagnose",
     "plan": "scripts.plan",
     "finetune": "scripts.finetune",
     "evaluate": "scripts.evaluate",
     "compare": "finetune.gate.judge",
-    "gate": "scripts.gate",
+    "gate": "scripts._gate",
     "Take": "core.take",
     "Station": "core.station",
     "Diagnosis": "failure_analysis.diagnosis_record",
