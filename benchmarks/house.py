@@ -72,7 +72,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "no figure of what differs at a station; no remedy can be tried before it is bought",
     ),
     "check and its fixes": (
-        "datasets/check scripts/check.py",
+        "datasets/check scripts/check.py scripts/_check.py",
         "damaged datasets fail in the middle of a training, and are recorded again",
     ),
     "simulations of one's own": (
@@ -116,7 +116,10 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "finetune/tuning finetune/batches.py finetune/training.py finetune/adapt.py",
         "LoRA by LeRobot's own training alone: no mixture by cause, no held-out error",
     ),
-    "planning": ("failure_analysis/planning scripts/plan.py", "how much to record is guessed"),
+    "planning": (
+        "failure_analysis/planning scripts/plan.py scripts/_plan.py",
+        "how much to record is guessed",
+    ),
     "calibration": (
         "teleop/calibration scripts/calibrate.py scripts/_calibrate.py collect/calibration.py",
         "cameras stay where they are drawn: no metres in pictures",

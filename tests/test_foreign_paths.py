@@ -305,7 +305,7 @@ finetune/remedy_trials.py:try_remedies | shutil.rmtree(kept.parent) | ours
 finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours
 sim/lerobot_worlds.py:config_of | Path(given['scene']) | user
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
-scripts/check.py:_root | Path(config.roots[0]) | user
+scripts/_check.py:_root | Path(config.roots[0]) | user
 scripts/_diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/edit.py:finish | Path(one['root']) | ours
 scripts/edit.py:finish | Path(part['root']) | ours

@@ -146,9 +146,10 @@ def test_diagnose_and_plan_are_functions_too(
     from gaploop.failure_analysis.planning.gains import Budget
     from gaploop.failure_analysis.report.report import diagnosis_lines
     from gaploop.scripts._diagnose import diagnose as diagnose_folder
+    from gaploop.scripts._plan import plan
     from gaploop.scripts.diagnose import DiagnoseConfig
     from gaploop.scripts.options import DatasetEpisodes
-    from gaploop.scripts.plan import PlanConfig, plan
+    from gaploop.scripts.plan import PlanConfig
 
     folder = tmp_path / "d"
     config = DiagnoseConfig(
