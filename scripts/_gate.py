@@ -19,7 +19,7 @@ from gaploop.core.suite import Suite, load_suite
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub.target import is_hub_name
 from gaploop.failure_analysis.success import SuccessDetector, as_json, load_detector, told
-from gaploop.finetune import gate as lib
+from gaploop.finetune import gate as gate_package
 from gaploop.finetune.gate.evidence import (
     GateDesign,
     as_told,
@@ -137,7 +137,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
 
 def example_suite() -> Path:
     """Return the file of the embedded cell's suite, which explains itself."""
-    return Path(lib.__path__[0]) / "suite_so101_cell.yaml"
+    return Path(gate_package.__path__[0]) / "suite_so101_cell.yaml"
 
 
 def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, GateFolder]:

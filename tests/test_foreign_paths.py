@@ -311,7 +311,7 @@ scripts/edit.py:finish | Path(one['root']) | ours
 scripts/edit.py:finish | Path(part['root']) | ours
 scripts/edit.py:finish | target / name | user
 scripts/_diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/_gate.py:example_suite | Path(lib.__path__[0]) | ours
+scripts/_gate.py:example_suite | Path(gate_package.__path__[0]) | ours
 scripts/_identify.py:_folder | first.parent / f'{first.name}_twin' | user
 collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
