@@ -276,7 +276,8 @@ def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
     """
     from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
-    from gaploop.scripts.identify import IdentifyConfig, identify
+    from gaploop.scripts._identify import identify
+    from gaploop.scripts.identify import IdentifyConfig
     from gaploop.sim.arms import SO101
 
     journal = folder / "probe"

@@ -68,11 +68,11 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "delays, offsets, swapped joints and faulty cameras of a foreign dataset stay unseen",
     ),
     "identification of a station's twin": (
-        "sim/identification scripts/identify.py collect/probe.py",
+        "sim/identification scripts/identify.py scripts/_identify.py collect/probe.py",
         "no figure of what differs at a station; no remedy can be tried before it is bought",
     ),
     "check and its fixes": (
-        "datasets/check scripts/check.py",
+        "datasets/check scripts/check.py scripts/_check.py",
         "damaged datasets fail in the middle of a training, and are recorded again",
     ),
     "simulations of one's own": (
@@ -81,7 +81,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (
-        "finetune/gate scripts/gate.py",
+        "finetune/gate scripts/gate.py scripts/_gate.py",
         "whether a policy is better is judged by eye; no roll-back on a fleet",
     ),
     "review page": (
@@ -102,7 +102,8 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "no failure mode, phase or evidence: diagnose has nothing to say",
     ),
     "doctor": (
-        "teleop/checks scripts/doctor.py collect/preflight.py collect/mornings.py",
+        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py "
+        "collect/mornings.py",
         "faults of an arm, a camera or a policy show in the first episode",
     ),
     "leaders": (
@@ -115,7 +116,10 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "finetune/tuning finetune/batches.py finetune/training.py finetune/adapt.py",
         "LoRA by LeRobot's own training alone: no mixture by cause, no held-out error",
     ),
-    "planning": ("failure_analysis/planning scripts/plan.py", "how much to record is guessed"),
+    "planning": (
+        "failure_analysis/planning scripts/plan.py scripts/_plan.py",
+        "how much to record is guessed",
+    ),
     "calibration": (
         "teleop/calibration scripts/calibrate.py scripts/_calibrate.py collect/calibration.py",
         "cameras stay where they are drawn: no metres in pictures",

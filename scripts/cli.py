@@ -9,7 +9,8 @@ A command is a module `scripts/<command>.py` with
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
-- `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
+- `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive; in
+  `scripts/_<command>.py` where it imports more than the help may wait for;
 - if it takes arguments without a name, `POSITIONAL: str | tuple[str, ...]` with the options
   they fill, in order; `dataset.root` unless given;
 - if it hands options on to another program, `PASSED_ON: str`, the list that takes whatever
@@ -196,7 +197,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         setattr(config, module.PASSED_ON, given[len(own) + 1 :])
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         try:
-            return int(module.run(config) or 0)
+            return int(_with_run(module).run(config) or 0)
         except SystemExit as stop:
             if stop.code:
                 raise
@@ -204,6 +205,12 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
                 "The code of a device, a policy or another plug-in ended the program (sys.exit). "
                 "Take that out of it."
             ) from stop
+
+
+def _with_run(module: ModuleType) -> ModuleType:
+    """Return the module in which a command's `run` is."""
+    package, _, name = module.__name__.rpartition(".")
+    return module if hasattr(module, "run") else importlib.import_module(f"{package}._{name}")
 
 
 def positional(module: ModuleType) -> tuple[str, ...]:
@@ -324,7 +331,7 @@ def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., R
             return work(given[0])
         from gaploop.scripts._arguments import parse
 
-        module = sys.modules[work.__module__]
+        module = importlib.import_module(f"gaploop.scripts.{name}")
         nested = {option.rstrip("_"): _plain(value) for option, value in options.items()}
         types = [
             f"--{group}.{key}={value[key]}"

@@ -33,10 +33,10 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis_record import load_diagnosis
 from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.station import words
+from gaploop.finetune.evaluation import Evaluation
 from gaploop.scripts import cli, options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.evaluation import Evaluation
     from gaploop.finetune.gate.judge import Verdict
 
 EXAMPLE: Final = """\
@@ -288,8 +288,6 @@ def _typist(folder: Path, most: Mapping[str, int]) -> Type:
 
 
 def _evaluation(folder: Path) -> Evaluation:
-    from gaploop.finetune.evaluation import Evaluation
-
     path = folder / "evaluation.json"
     return Evaluation.from_json(read_json(path), str(path))
 

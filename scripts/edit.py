@@ -18,6 +18,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
 from gaploop.datasets.columns import STATE
 from gaploop.datasets.differences import shown
+from gaploop.datasets.edit import harmonised
 from gaploop.datasets.edit.actions import (
     EditPlan,
     by_field,
@@ -29,7 +30,11 @@ from gaploop.datasets.edit.actions import (
     plan_split,
     tag_events,
 )
+from gaploop.datasets.edit.changes import corrections, find_idle, with_forces
+from gaploop.datasets.edit.changes import trims as left_out
 from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.harmonise import as_renamed, conversion, derive, tidy
+from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec
 from gaploop.datasets.episodes_table import add_events
 from gaploop.datasets.labels.query import where
 from gaploop.datasets.labels.store import open_labelled
@@ -148,8 +153,6 @@ class EditConfig:
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.changes import with_forces
-
     options.require_action(config.action, ACTIONS, "edit")
     plain = EditConfig()
     for name, actions in _ONLY_FOR.items():
@@ -191,9 +194,6 @@ def run(config: EditConfig) -> int:
 def trim(config: EditConfig, piece: DatasetPiece) -> int:
     """Show what would be left out at the ends of episodes, and leave it out if that is
     confirmed."""
-    from gaploop.datasets.edit.changes import find_idle
-    from gaploop.datasets.edit.changes import trims as left_out
-
     every = not config.episodes and not config.where
     chosen = piece.chosen if every else _chosen(config, piece)
     trims = find_idle(piece, chosen, exact=config.reencode)
@@ -247,8 +247,6 @@ def trim(config: EditConfig, piece: DatasetPiece) -> int:
 
 def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[int]) -> EditPlan:
     """Plan what `correct` changes in the chosen episodes."""
-    from gaploop.datasets.edit.changes import corrections
-
     if not config.subtract and not config.swap:
         raise UnusableInputError(
             """Correct what? Give --subtract='{"elbow_flex.pos": 17.0}' or --swap='[top, wrist]'."""
@@ -486,10 +484,6 @@ def retag(config: EditConfig) -> int:
 
 def harmonise(config: EditConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
-    from gaploop.datasets.edit import harmonised
-    from gaploop.datasets.edit.harmonise import as_renamed, conversion, derive
-    from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec
-
     if not (config.spec or config.to or config.rename_map):
         raise UnusableInputError(
             "Convert it how? Give --to=REFERENCE, --spec=FILE.yaml or --rename_map."
@@ -525,8 +519,6 @@ def harmonise(config: EditConfig) -> int:
 
 
 def _show_draft(config: EditConfig, piece: DatasetPiece, reference: DatasetPiece) -> int:
-    from gaploop.datasets.edit.harmonise import derive, tidy
-
     draft = derive(piece, reference)
     open_ = bool(draft.undecided or draft.impossible)
     answer = {

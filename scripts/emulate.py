@@ -9,17 +9,17 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
 from gaploop.core.schema import parse_yaml
 from gaploop.scripts import options
+from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault, arm_plan, parse_faults
+from gaploop.teleop.emulator.bus import raise_priority
+from gaploop.teleop.emulator.console import carry_out, servo_state
 from gaploop.teleop.stopping import stoppable
-
-if TYPE_CHECKING:
-    from gaploop.teleop.emulator import ArmPlan, Fault
 
 RARE = ("servos", "camera_size", "calibration")
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
@@ -71,10 +71,6 @@ class EmulateConfig:
 
 def run(config: EmulateConfig) -> int:
     """Serve until a signal or `quit`; return 128 + the signal."""
-    from gaploop.teleop.emulator import EmulatedBus
-    from gaploop.teleop.emulator.bus import raise_priority
-    from gaploop.teleop.emulator.console import carry_out, servo_state
-
     plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
     with stoppable() as stopped, ExitStack() as stack:
         plant, port = None, CAMERA_PORT  # every joint is on its own
@@ -149,8 +145,6 @@ def run(config: EmulateConfig) -> int:
 
 def _plan(config: EmulateConfig) -> ArmPlan:
     """Return the arm to emulate, with the changes that are asked for."""
-    from gaploop.teleop.emulator import arm_plan
-
     if config.plant not in PLANTS:
         raise unknown_choice("plant", config.plant, PLANTS, "--plant")
     if config.cameras and config.plant != "mujoco":
@@ -188,8 +182,6 @@ def read_faults(given: str) -> tuple[Fault, ...]:
     Raises:
         UnusableInputError: it can't be read, or isn't a list of faults.
     """
-    from gaploop.teleop.emulator import parse_faults
-
     where = "--faults"
     if not given.lstrip().startswith("["):
         where = given

@@ -17,6 +17,7 @@ from gaploop.core.labels import check_dimensions
 from gaploop.core.progress import console as console
 from gaploop.core.progress import progress as progress
 from gaploop.core.station import SIM_STATION
+from gaploop.core.twin import as_yaml
 from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import counted as counted
@@ -217,7 +218,6 @@ class StationCell:
 def show_file(device: Any) -> bool:
     """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
     if getattr(device, "randomise", "") == "help":
-        from gaploop.core.twin import as_yaml
         from gaploop.sim.randomise import EVERYTHING, preset
 
         print(as_yaml(preset(EVERYTHING)), end="")

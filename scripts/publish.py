@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
+from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
 from gaploop.scripts.cli import command
 from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 from gaploop.scripts.push import push_after
-
-if TYPE_CHECKING:
-    from gaploop.datasets.lerobot_publish import PublishReport
 
 
 @dataclass
@@ -78,7 +75,6 @@ def publish(config: PublishConfig) -> PublishReport:
     Raises:
         UnusableInputError: the journal or the dataset can't be used.
     """
-    from gaploop.datasets.lerobot_publish import publish_takes
     from gaploop.datasets.people import people_detector
 
     named = config.dataset.root

@@ -305,14 +305,14 @@ finetune/remedy_trials.py:try_remedies | shutil.rmtree(kept.parent) | ours
 finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours
 sim/lerobot_worlds.py:config_of | Path(given['scene']) | user
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
-scripts/check.py:_root | Path(config.roots[0]) | user
-scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
+scripts/_check.py:_root | Path(config.roots[0]) | user
+scripts/_diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/edit.py:finish | Path(one['root']) | ours
 scripts/edit.py:finish | Path(part['root']) | ours
 scripts/edit.py:finish | target / name | user
-scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
-scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
+scripts/_diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
+scripts/_gate.py:example_suite | Path(gate_package.__path__[0]) | ours
+scripts/_identify.py:_folder | first.parent / f'{first.name}_twin' | user
 collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours

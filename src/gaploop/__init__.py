@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gaploop.datasets.sources import load_takes as load_takes
     from gaploop.failure_analysis.diagnosis_record import Diagnosis as Diagnosis
     from gaploop.finetune.gate.judge import compare as compare
-    from gaploop.scripts.check import check as check
-    from gaploop.scripts.diagnose import diagnose as diagnose
+    from gaploop.scripts._check import check as check
+    from gaploop.scripts._diagnose import diagnose as diagnose
+    from gaploop.scripts._gate import gate as gate
+    from gaploop.scripts._plan import plan as plan
     from gaploop.scripts.evaluate import evaluate as evaluate
     from gaploop.scripts.finetune import finetune as finetune
-    from gaploop.scripts.gate import gate as gate
-    from gaploop.scripts.plan import plan as plan
     from gaploop.scripts.publish import publish as publish
     from gaploop.scripts.record import record as record
     from gaploop.sim.cell import SimCell as SimCell
@@ -56,14 +56,14 @@ os.environ.setdefault("LP_NUM_THREADS", "0")
 _NAMES = {
     "record": "scripts.record",
     "publish": "scripts.publish",
-    "check": "scripts.check",
+    "check": "scripts._check",
     "load_takes": "datasets.sources",
-    "diagnose": "scripts.diagnose",
-    "plan": "scripts.plan",
+    "diagnose": "scripts._diagnose",
+    "plan": "scripts._plan",
     "finetune": "scripts.finetune",
     "evaluate": "scripts.evaluate",
     "compare": "finetune.gate.judge",
-    "gate": "scripts.gate",
+    "gate": "scripts._gate",
     "Take": "core.take",
     "Station": "core.station",
     "Diagnosis": "failure_analysis.diagnosis_record",

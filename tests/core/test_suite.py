@@ -9,7 +9,7 @@ import yaml
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import CanaryRules, Rules, load_suite
-from gaploop.scripts.gate import example_suite
+from gaploop.scripts._gate import example_suite
 
 
 def suite(**changes: object) -> dict[str, object]:

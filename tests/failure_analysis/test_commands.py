@@ -145,10 +145,11 @@ def test_diagnose_and_plan_are_functions_too(
     """Who imports them gets what the commands write, and nothing is printed."""
     from gaploop.failure_analysis.planning.gains import Budget
     from gaploop.failure_analysis.report.report import diagnosis_lines
+    from gaploop.scripts._diagnose import diagnose as diagnose_folder
+    from gaploop.scripts._plan import plan
     from gaploop.scripts.diagnose import DiagnoseConfig
-    from gaploop.scripts.diagnose import diagnose as diagnose_folder
     from gaploop.scripts.options import DatasetEpisodes
-    from gaploop.scripts.plan import PlanConfig, plan
+    from gaploop.scripts.plan import PlanConfig
 
     folder = tmp_path / "d"
     config = DiagnoseConfig(

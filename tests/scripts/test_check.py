@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gaploop.datasets.check.findings import Finding
-from gaploop.scripts import check
+from gaploop.scripts import _check as check
 
 
 def test_findings_that_are_alike_are_one_row_with_a_count(

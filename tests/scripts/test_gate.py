@@ -11,7 +11,7 @@ import pytest
 from gaploop.core.suite import load_suite
 from gaploop.core.vocabulary import Phase
 from gaploop.finetune.gate.judge import Answer
-from gaploop.scripts import gate as scripts_gate
+from gaploop.scripts import _gate as scripts_gate
 from gaploop.scripts.cli import main
 from gaploop.scripts.gate import GateConfig
 

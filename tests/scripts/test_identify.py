@@ -19,8 +19,8 @@ from gaploop.core.twin import Twin, TwinParameter, load_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_page import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
+from gaploop.scripts._identify import _camera_delay
 from gaploop.scripts.cli import main
-from gaploop.scripts.identify import _camera_delay
 from gaploop.sim.arms import arm_named
 from gaploop.sim.cell import SimCell
 from gaploop.sim.identification.drives import fit_drives

@@ -1,0 +1,420 @@
+"""What `gaploop identify` does: a probe recorded, a station fitted, its page."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import numpy as np
+
+from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session_station
+from gaploop.collect.probe import NO_CONTACT, PartEnd, parts_of, planned_s, probe_robot
+from gaploop.core.arm import SIX_JOINTS, CellArm
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import uuid7, writable_folder, write_atomically
+from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.messages import FloatArray
+from gaploop.core.run_record import takes_input, write_run
+from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.arm_findings import ArmTests
+from gaploop.datasets.absolute.cameras import THUMB, picture_age
+from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
+from gaploop.datasets.absolute.recording import recording_of
+from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.report.twin_page import (
+    UNEXPLAINED,
+    curves_png,
+    describe,
+    residual_lines,
+    twin_page,
+)
+from gaploop.failure_analysis.views.joints import angles_rad, of_model, remember_units, with_units
+from gaploop.scripts import options
+from gaploop.scripts.cli import command
+from gaploop.scripts.identify import IdentifyConfig, Modelled
+from gaploop.sim.arms import arm_named
+from gaploop.sim.identification import fit_station
+from gaploop.sim.identification.contact import FULL, PROBE
+from gaploop.sim.identification.drives import MOST_STEPS
+from gaploop.sim.identification.open_loop import arm_of_takes, is_of_the_cell
+from gaploop.sim.identification.servo_arm import ServoArm
+from gaploop.sim.recolour import recoloured_take
+from gaploop.teleop.stopping import stoppable
+
+TWIN: Final = "station_twin.yaml"
+LATE: Final = 1.1
+"""A probe that took so many times what was planned came late."""
+MOST_LOOKED_AT: Final = 20
+"""Takes by whose pictures a camera's delay is told,"""
+LOOKED_AT_S: Final = 12.0
+"""and the seconds of each."""
+CUT_SHORT: Final = (
+    "",
+    "stopped adding parameters at its limit of work: only what is clearly needed is named",
+)
+
+
+def run(config: IdentifyConfig) -> int:
+    """Measure if asked to, identify.
+
+    Returns:
+        0 whatever was found; with --measure 1 where a part tripped or its motion doesn't fit, and
+        128 + the signal where one came. Nothing is identified where it didn't get to its end.
+    """
+    code, measured = 0, dict[str, Any]()
+    is_device = not isinstance(config.robot, Modelled | None)
+    if is_device and not (config.measure or config.dry_run):
+        raise UnusableInputError(
+            "--robot.* names the arm that --measure moves. Give --measure, too, or leave it out."
+        )
+    if config.dry_run:
+        return _list_parts(config)
+    if config.measure:
+        code, measured = _measure(config)
+        if code > 1 or measured["trip"]:
+            options.emit(config.json, {"measured": measured})
+            return code
+    twin, folder = identify(config), _folder(config)
+    if "replays" in twin.fit:
+        options.emit(
+            config.json, {"twin": folder / TWIN, "fit": twin.fit}, _world_lines(config, twin)
+        )
+        return code
+    fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
+    not_told = [p.name for p in twin.parameters if not p.excited]
+    path = folder / TWIN
+    found = {"twin": path, "differs": differs, "not_excited": not_told, "fit": fit}
+    if measured:
+        found["measured"] = measured
+    before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
+    use = "POLICY --env.scene=SCENE --twin" if twin.world else "base --env.twin"
+    lines = [
+        f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
+    ]
+    known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
+    lines += [f"  by itself: {sentence}" for sentence in fit["shows"]]
+    lines += [f"  differs: {describe(p)}" for p in differs] or [f"  {known} from nominal"]
+    lines += [f"  {line}" for line in residual_lines(twin)]
+    lines += [f"  {fit['late']}"] if fit["late"] else []
+    if not fit["explained"]:
+        lines.append(f"  {UNEXPLAINED}")
+    lines += [
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these episodes can't "
+        "show",
+        f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
+        *_joint_lines(twin),
+        f"Use it: gaploop evaluate --policy.path={use}={path}",
+        f"Page: {folder / 'identify.html'}",
+    ]
+    options.emit(config.json, found, "\n".join(lines))
+    return code
+
+
+def _list_parts(config: IdentifyConfig) -> int:
+    station = session_station(config.robot, config.station)
+    name = station.robot_model or model_of(kind(config.robot))
+    if not name:
+        raise UnusableInputError(
+            f"gaploop identify --measure needs a model of the arm and none is known for "
+            f"{kind(config.robot)}. Name one in the station file as robot_model."
+        )
+    arm = ArmModel.load(name)
+    parts = parts_of(arm.joint_names, station.grid, _cell_arm(config.robot))
+    seconds = planned_s(parts, arm)
+    total_s = sum(seconds.values())
+    rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
+    lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
+    lines.append(f"{total_s:5.1f} s  in all, without the operator's time.")
+    options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
+    return 0
+
+
+def _cell_arm(robot: Any) -> CellArm | None:
+    """Return the arm, where it is the embedded cell's."""
+    return arm_named(robot.model) if robot.type == EMBEDDED else None
+
+
+def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
+    """Record the episodes; return the exit code, 0 where all is there, and what `--json` says."""
+    station = session_station(config.robot, config.station)
+    ask = "Where do the episodes go? Name a folder: gaploop identify DIR --measure"
+    journal = options.required(config.roots, ask)[0]
+    is_cell = config.robot.type == EMBEDDED
+    parts = len(parts_of(SIX_JOINTS, station.grid, _cell_arm(config.robot)))
+    shows = options.progress("Measuring", parts) if is_cell else contextlib.nullcontext()
+    stopping = "Stopping: what is done is kept. --resume does the rest."
+    with stoppable(stopping) as stopped, shows as advance:
+
+        def tell(now: PartEnd) -> None:
+            if advance is None:
+                _say(f"{now.part.name}: {now.why or 'done'}")
+            else:
+                advance()
+
+        end = probe_robot(
+            config.robot,
+            station,
+            config.station,
+            journal.absolute(),
+            resume=config.resume,
+            say=_say,
+            on_part=tell,
+            stopped=stopped,
+        )
+    lacking = [now for now in end.parts if not now.done]
+    evidence = evidence_of(config.robot, station)
+    untold = list(end.untold)
+    if not is_cell:
+        untold.append(NO_CONTACT)
+    if not is_cell and not getattr(config.robot, "cameras", None):
+        untold.append("everything that pictures tell: the robot has no cameras")
+    seconds = sum(now.duration_s for now in end.parts)
+    summary = {
+        "journal": journal,
+        "evidence": evidence,
+        "seconds": seconds,
+        "parts": [
+            {
+                "name": now.part.name,
+                "done": now.done,
+                "why": now.why,
+                "uid": now.uid,
+                "seconds": now.duration_s,
+            }
+            for now in end.parts
+        ],
+        "untold": untold,
+        "interrupted": end.interrupted,
+        "reconnected": end.reconnected,
+        "trip": end.trip,
+    }
+    _say(
+        f"{len(end.parts) - len(lacking)} of {len(end.parts)} parts in {journal}, "
+        f"{seconds:.0f} s of motion ({evidence})."
+    )
+    for why in dict.fromkeys(now.why for now in lacking):
+        _say(f"  {', '.join(now.part.name for now in lacking if now.why == why)}: {why}")
+    if untold:
+        _say(f"Untold: {'; '.join(untold)}.")
+    if end.trip:
+        _say(f"gaploop identify: {end.trip}")
+    failed = bool(end.trip) or any(not now.by_choice for now in lacking)
+    code = 128 + stopped[0] if stopped else int(failed)
+    if code:
+        _say("Do the rest with the same command and --resume.")
+    return code, summary
+
+
+def _joint_lines(twin: Twin) -> list[str]:
+    """Return how far off goals and simulated arms are, joint by joint, of an arm by its file."""
+    if "model" not in twin.world:
+        return []
+    notes = (twin.fit["granted"], CUT_SHORT[twin.fit["cut_short"]])
+    said = [f"    {note}" for note in notes if note]
+    rows = {"all": np.mean(list(twin.fit["error_by_joint"].values()), 0)}
+    for joint, errors in {**twin.fit["error_by_joint"], **rows}.items():
+        sent, nominal, fitted = (f"{1000.0 * e:.0f}" for e in errors)
+        said.append(
+            f"    {joint}: {sent} mrad if it did as told, {nominal} nominal, {fitted} fitted"
+        )
+    return said
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@command
+def identify(config: IdentifyConfig) -> Twin:
+    """Measure a station and write station_twin.yaml, the page and run.json to the output folder.
+
+    Raises:
+        UnusableInputError: episodes that can't be read, have no goals, or are of an unknown arm.
+    """
+    if config.env.scene or config.env.gym:
+        return _of_a_world(config)
+    folder = _folder(config)
+    cell = load_station(config.station) if config.station else Station("")
+    loaded = {root: list(load_takes(root)) for root in config.roots}
+    model = getattr(config.robot, "model", "")
+    if not model and not is_of_the_cell(next(iter(loaded.values()))[0]):
+        model = cell.robot_model
+    own = ServoArm(Path(model)) if model.endswith((".xml", ".urdf")) else None
+    by_root = []
+    for root, found in loaded.items():
+        if own is None:
+            found = [recoloured_take(t, cell.scene) for t in with_units(found, config.units)]
+        remember_units(root, config.units)
+        by_root.append((root, found))
+    takes = [take for _, found in by_root for take in found]
+    granted = ""
+    if own is not None:
+        about = own.path.name, own.joint_names, own.limits_rad
+        takes, commanded, granted = of_model(takes, *about, config.units)
+        own = own.sent_goals(commanded)
+    arm = own or arm_of_takes(takes, model)
+    writable_folder(folder)
+    inputs = [takes_input(root, found) for root, found in by_root]
+    made_from = tuple(
+        {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
+        for (root, _), entry in zip(by_root, inputs, strict=True)
+    )
+    station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
+    pictures = config.pictures and own is None
+    says, per_mark = "Fitting drives and scene" if pictures else "Fitting drives", 100_000
+    with options.progress(f"{says}, at most", 3 * MOST_STEPS // (2 * per_mark)) as mark:
+        done = 0
+
+        def advance(steps: int = per_mark) -> None:
+            nonlocal done
+            mark((done + steps) // per_mark - done // per_mark)
+            done += steps
+
+        twin, drives = fit_station(
+            takes, arm, station, made_from=made_from, pictures=pictures, advance=advance
+        )
+    shows = _shows(takes)
+    if pictures:
+        twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
+    twin = replace(
+        twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
+    )
+    save_twin(twin, folder / TWIN)
+    is_real = all(take.info.domain is Domain.REAL for take in takes)
+    fitted = list(drives.fit["error_by_joint"])
+    html = twin_page(twin, fitted, drives.steps, drives.curves, is_real)
+    write_atomically(folder / "identify.html", html)
+    write_atomically(folder / "held_out.png", curves_png(drives.curves, fitted))
+    differs = [p.name for p in twin.parameters if p.differs]
+    result = {"id": uuid7(), "differs": differs, **drives.fit}
+    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    return twin
+
+
+def _of_a_world(config: IdentifyConfig) -> Twin:
+    """Replay the episodes in a simulation of the owner's."""
+    folder, env = _folder(config), config.env
+    if env.scene and env.gym:
+        raise UnusableInputError("Give --env.scene or --env.gym, not both.")
+    with options.progress("Reading the episodes"):
+        from gaploop.finetune.world_twin import fit_world
+        from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
+
+        made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
+        made = SceneEnvConfig(scene=env.scene) if env.scene else made
+        by_root = {root: list(load_takes(root)) for root in config.roots}
+        inputs = [takes_input(root, takes) for root, takes in by_root.items()]
+    made_from = tuple(
+        {"id": root.resolve().name, "sha256": i["hash"], "uids": i["uids"]}
+        for root, i in zip(by_root, inputs, strict=True)
+    )
+    takes = [take for found in by_root.values() for take in found]
+    writable_folder(folder)
+    with options.progress("Replaying") as advance:
+        twin = fit_world(
+            takes, made, config.roles, config.roots[0].resolve().name,
+            made_from=made_from, advance=lambda total: advance(1, f"Replaying, about {total}"),
+        )  # fmt: skip
+    save_twin(twin, folder / TWIN)
+    differs = [p.name for p in twin.parameters if p.differs]
+    result = {"id": uuid7(), "differs": differs, **twin.fit}
+    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    return twin
+
+
+def _world_lines(config: IdentifyConfig, twin: Twin) -> str:
+    fit, path = twin.fit, _folder(config) / TWIN
+    before, after = (fit[f"open_loop_error_{when}"] for when in ("before", "after"))
+    lines = [f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['replays']} replays"]
+    lines += [f"  differs: {describe(p)}" for p in twin.parameters]
+    beside = "beside it, " if twin.parameters else ""
+    lines += [f"  not named: {beside}{fit['abstained']}"] if fit["abstained"] else []
+    if not twin.parameters and not fit["abstained"]:
+        lines.append("  nothing differs: as it is, the simulation does what the episodes show")
+    lines += [
+        f"  error of {what}: {before[what]:.1%} as it is, {after[what]:.1%} with that"
+        for what in before
+    ]
+    return "\n".join(
+        [*lines, f"Use it: gaploop diagnose {config.roots[0]} --twin={path} --policy.path=POLICY"]
+    )
+
+
+def _shows(takes: Sequence[Take]) -> list[str]:
+    """Return what commands and readings show by themselves, as `gaploop check` says it."""
+    first, made = takes[0].info, []
+    for take in takes:
+        if take.info.joint_names == first.joint_names and len(take.frames):
+            sent, read = (angles_rad(v, take.info) for v in (take.frames.sent, take.frames.state))
+            if sent is not None and read is not None:
+                made.append((np.degrees(sent), np.degrees(read)))
+    report = AbsoluteReport(Path())
+    if made:
+        ArmTests(recording_of(first.joint_names, made, first.fps), report).run()
+        report.rank()
+    return [finding.line() for finding in report.findings[:SHOWN]]
+
+
+def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
+    """Return how much later the first camera's pictures come than the episodes say, as they show
+    it.
+
+    What is seen is told to half a row at best: the interval is that much wider.
+    """
+    runs, told_s, fps = list[tuple[FloatArray, FloatArray]](), list[float](), takes[0].info.fps
+    for take in takes:
+        angles, name = angles_rad(take.frames.state, take.info), next(iter(take.cameras), "")
+        if angles is None or not name or take.info.fps != fps or len(runs) == MOST_LOOKED_AT:
+            continue
+        small = (
+            cv2.cvtColor(cv2.resize(p, THUMB, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
+            for p in itertools.islice(take.cameras[name](), round(LOOKED_AT_S * fps))
+        )
+        grey = np.array(list(small), dtype=np.float64)
+        age_s = take.frames.camera_age_s.get(name, np.zeros(len(grey)))[: len(grey)]
+        runs.append((np.degrees(angles[: len(grey)]), grey))
+        told_s.append(float(np.nanmean(age_s)) if np.isfinite(age_s).any() else 0.0)
+    name = "sensor_noise.camera_delay.delay_s"
+    age, why = picture_age(runs, fps)
+    if age is None:
+        return TwinParameter(name, "s", 0.0, 0.0, (-math.inf, math.inf), False, f"pictures: {why}")
+    known_s, half_s = float(np.mean(told_s)), 0.5 / fps
+    low, high = age.low - known_s - half_s, age.high - known_s + half_s
+    delay_s = max(age.value - known_s, 0.0) if low > 0.0 else 0.0
+    return TwinParameter(
+        name, "s", 0.0, delay_s, (low, high), True, f"pictures: {len(runs)} episodes"
+    )
+
+
+def _late(takes: Sequence[Take], arm: Any) -> str:
+    """Return in words by how much a probe took longer than planned; "" where it didn't."""
+    done = {str(t.info.conditions[PROBE]): t for t in takes if PROBE in t.info.conditions}
+    of_cell = arm if FULL in done else None
+    parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid, of_cell) if p.name in done]
+    if not parts:
+        return ""
+    model = ArmModel.load(getattr(arm, "path", arm.name))
+    planned = sum(planned_s(parts, model).values())
+    took = sum(done[p.name].duration_s for p in parts)
+    if took <= LATE * planned:
+        return ""
+    return (
+        f"the probe took {took:.0f} s, planned were {planned:.0f}: the arm came late to where it "
+        "was sent, as one does that loses goals"
+    )
+
+
+def _folder(config: IdentifyConfig) -> Path:
+    ask = "Which episodes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+    first = options.required(config.roots, ask)[0].resolve()
+    return config.output_dir or first.parent / f"{first.name}_twin"
