@@ -232,7 +232,9 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
     console = options.console()
     console.print(table)
-    for how in dict.fromkeys(finding.fix for finding in findings):
+    failed = any(f.severity == ERROR for f in findings)  # what only adds would be refused
+    shown = [f for f in findings if not failed or f.severity != "info"]
+    for how in dict.fromkeys(finding.fix for finding in shown):
         console.print(f"→ {escape(how)}", soft_wrap=True, highlight=False)
 
 
