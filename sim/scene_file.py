@@ -462,7 +462,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._substeps = max(1, round(self.period_s / model.opt.timestep))
         self.task_description = self.asked.instruction[0]
         self.max_steps = round(scene.max_s * scene.fps)
-        low, high = (edge / self._units for edge in self.limits.T)
+        low, high = self.limits.T / self._units
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
         pictures: dict[str, gym.Space[Any]] = {
             c.name: gym.spaces.Box(0, 255, (c.size_px[1], c.size_px[0], 3), np.uint8)
