@@ -565,7 +565,8 @@ def _notes(
             "remedies without an operator are weighed, too."
         )
         leading = next((item.dimension for item in items), None)
-        if leading and not (ask.about.ledger or ask.image_policy):  # what came here tells more
+        known_here = ask.about.ledger or any(n.startswith(("Mend", "Fix")) for n in notes)
+        if leading and not (known_here or ask.image_policy):  # what was seen here tells more
             notes = [*filter(None, [identify_first(leading)]), *notes]
     if ask.about.world and not ask.about.can_train and "gym" in ask.about.world:
         notes.append(

@@ -437,6 +437,11 @@ def test_measuring_comes_first_where_experiments_and_nothing_here_say_so(
     assert not told(D.ACTUATOR_RESPONSE, about(tmp_path, WEAK))  # its twin weighs remedies itself
     here = (LedgerEntry("", "", "plan", None, TrialCounts(1, 9), TrialCounts(8, 9), ()),)
     assert not told(D.ACTUATOR_RESPONSE, replace(about(tmp_path), ledger=here))
+    found = diagnosed({D.ACTUATOR_RESPONSE.value: 0.9})
+    alone = {**found.summary, "shown_alone": [{"what": "An offset.", "fix": "Calibrate."}]}
+    ask = PlanRequest(Budget(takes=20), expected_curves(), about=about(tmp_path))
+    first, *_ = plan_for(replace(found, summary=alone), ask).plan.notes
+    assert first.startswith("Mend first")
     ladder["identify"] = {"points": [27, -2, 52], "stations": 5}
     assert not told(D.ACTUATOR_RESPONSE)
 
