@@ -181,10 +181,12 @@ class AbsoluteReport:
 
         Args:
             found: the episodes that show it; with each one's number, their median is the estimate
-                and the largest is the worst, unless these are given.
+                and the largest is the worst, unless these are given. Nothing is added of none.
             cost_deg: by default the estimate.
         """
         if isinstance(found, Mapping):
+            if not found:  # all of them together gave an estimate that none shows by itself
+                return
             size = size or median_interval(np.array(list(found.values())))
             worst = max(found, key=lambda e: abs(found[e])) if worst is None else worst
         size = size or UNKNOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from made_arms import NAMES, Change, as_is, recording, reordered, report
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 
 
@@ -297,3 +299,10 @@ def test_episodes_that_teach_nothing_are_listed_for_an_edit_tool() -> None:
     assert not found.to_delete()
     assert "edit" not in found.without([4], 8)
     assert "'[3]'" in found.without([3, 4], 8)
+
+
+def test_what_no_episode_shows_is_no_finding() -> None:
+    """`identify --robot.model` ended in "max() iterable argument is empty" at three episodes."""
+    made = AbsoluteReport(Path())
+    made.add("offset", "elbow", "At rest elbow stands off its command, by", {}, 3, "")
+    assert not made.findings
