@@ -70,16 +70,11 @@ def run(config: DoctorConfig) -> int:
     ok = all_usable(results)
     findings = [
         {
-            "area": result.check,
-            "name": result.subject,
-            "level": result.level,
-            "by": result.by,
-            "found": result.found,
-            "mend": result.fix,
-            "data": result.data,
+            "area": r.check, "name": r.subject, "level": r.level, "by": r.by, "found": r.found,
+            "mend": r.fix, "data": r.data,
         }
-        for result in results
-    ]
+        for r in results
+    ]  # fmt: skip
     answer: dict[str, Any] = {"ok": ok, "findings": findings}
     said = ""
     if config.robot is not None:

@@ -206,30 +206,19 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     folder = GateFolder(path, contest, config.seed, suite.rules.fixes_phase)
     write_json(path / SUITE, written)
     same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
+    named_as = policies.get("candidate", "")
     gate = Gate(
-        suite,
-        policies,
-        config.stage,
-        None,
-        recorded,
-        config.reports,
-        same,
-        config.policy.format,
-        config.candidate if is_hub_name(config.candidate) else str(policies.get("candidate", "")),
-    )
+        suite, policies, config.stage, None, recorded, config.reports, same, config.policy.format,
+        config.candidate if is_hub_name(config.candidate) else str(named_as),
+    )  # fmt: skip
     if at_station:  # a person or a command tries them
         from gaploop.finetune.gate.attempts import StationAttempts
 
         attempts = StationAttempts(
-            path,
-            policies,
-            suite.tasks,
-            config.command,
-            ask,
-            reset=config.reset,
+            path, policies, suite.tasks, config.command, ask, reset=config.reset,
             told=partial(told, detector) if detector is not None else None,
             asks_phase=bool(suite.rules.fixes_phase),
-        )
+        )  # fmt: skip
         simulated = bool(config.station and load_station(config.station).domain is not Domain.REAL)
         gate = replace(gate, station=attempts, detector=detector, simulated=simulated)
     if gate.cell_tasks:

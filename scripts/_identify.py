@@ -45,7 +45,7 @@ from gaploop.scripts.identify import IdentifyConfig, Modelled
 from gaploop.sim.arms import arm_named
 from gaploop.sim.identification import fit_station
 from gaploop.sim.identification.contact import FULL, PROBE
-from gaploop.sim.identification.drives import MOST_STEPS
+from gaploop.sim.identification.drive_fit import MOST_STEPS
 from gaploop.sim.identification.open_loop import arm_of_takes, is_of_the_cell
 from gaploop.sim.identification.servo_arm import ServoArm
 from gaploop.sim.recolour import recoloured_take
@@ -162,15 +162,9 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
                 advance()
 
         end = probe_robot(
-            config.robot,
-            station,
-            config.station,
-            journal.absolute(),
-            resume=config.resume,
-            say=_say,
-            on_part=tell,
-            stopped=stopped,
-        )
+            config.robot, station, config.station, journal.absolute(),
+            resume=config.resume, say=_say, on_part=tell, stopped=stopped,
+        )  # fmt: skip
     lacking = [now for now in end.parts if not now.done]
     evidence = evidence_of(config.robot, station)
     untold = list(end.untold)
@@ -184,19 +178,13 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
         "evidence": evidence,
         "seconds": seconds,
         "parts": [
-            {
-                "name": now.part.name,
-                "done": now.done,
-                "why": now.why,
-                "uid": now.uid,
-                "seconds": now.duration_s,
-            }
+            {"name": now.part.name}
+            | {name: getattr(now, name) for name in ("done", "why", "uid")}
+            | {"seconds": now.duration_s}
             for now in end.parts
         ],
         "untold": untold,
-        "interrupted": end.interrupted,
-        "reconnected": end.reconnected,
-        "trip": end.trip,
+        **{name: getattr(end, name) for name in ("interrupted", "reconnected", "trip")},
     }
     _say(
         f"{len(end.parts) - len(lacking)} of {len(end.parts)} parts in {journal}, "
@@ -264,11 +252,7 @@ def identify(config: IdentifyConfig) -> Twin:
         own = own.sent_goals(commanded)
     arm = own or arm_of_takes(takes, model)
     writable_folder(folder)
-    inputs = [takes_input(root, found) for root, found in by_root]
-    made_from = tuple(
-        {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
-        for (root, _), entry in zip(by_root, inputs, strict=True)
-    )
+    inputs, made_from = _read_from(by_root)
     station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
     pictures = config.pictures and own is None
     says, per_mark = "Fitting drives and scene" if pictures else "Fitting drives", 100_000
@@ -289,16 +273,29 @@ def identify(config: IdentifyConfig) -> Twin:
     twin = replace(
         twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
     )
-    save_twin(twin, folder / TWIN)
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     fitted = list(drives.fit["error_by_joint"])
     html = twin_page(twin, fitted, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
     write_atomically(folder / "held_out.png", curves_png(drives.curves, fitted))
-    differs = [p.name for p in twin.parameters if p.differs]
-    result = {"id": uuid7(), "differs": differs, **drives.fit}
-    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    _written(config, folder, inputs, twin, drives.fit)
     return twin
+
+
+def _read_from(by_root: Sequence[tuple[Path, list[Take]]]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Return what run.json says of the episodes, and what a twin says of them."""
+    inputs = [takes_input(root, takes) for root, takes in by_root]
+    return inputs, tuple(
+        {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
+        for (root, _), entry in zip(by_root, inputs, strict=True)
+    )
+
+
+def _written(config: IdentifyConfig, folder: Path, inputs: list[Any], twin: Twin, fit: Any) -> None:
+    save_twin(twin, folder / TWIN)
+    differs = [p.name for p in twin.parameters if p.differs]
+    result = {"id": uuid7(), "differs": differs, **fit}
+    write_run(folder, "identify", options.jsonable(config), inputs, result)
 
 
 def _of_a_world(config: IdentifyConfig) -> Twin:
@@ -312,23 +309,16 @@ def _of_a_world(config: IdentifyConfig) -> Twin:
 
         made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
         made = SceneEnvConfig(scene=env.scene) if env.scene else made
-        by_root = {root: list(load_takes(root)) for root in config.roots}
-        inputs = [takes_input(root, takes) for root, takes in by_root.items()]
-    made_from = tuple(
-        {"id": root.resolve().name, "sha256": i["hash"], "uids": i["uids"]}
-        for root, i in zip(by_root, inputs, strict=True)
-    )
-    takes = [take for found in by_root.values() for take in found]
+        by_root = [(root, list(load_takes(root))) for root in dict.fromkeys(config.roots)]
+    inputs, made_from = _read_from(by_root)
+    takes = [take for _, found in by_root for take in found]
     writable_folder(folder)
     with options.progress("Replaying") as advance:
         twin = fit_world(
             takes, made, config.roles, config.roots[0].resolve().name,
             made_from=made_from, advance=lambda total: advance(1, f"Replaying, about {total}"),
         )  # fmt: skip
-    save_twin(twin, folder / TWIN)
-    differs = [p.name for p in twin.parameters if p.differs]
-    result = {"id": uuid7(), "differs": differs, **twin.fit}
-    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    _written(config, folder, inputs, twin, twin.fit)
     return twin
 
 

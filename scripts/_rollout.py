@@ -12,13 +12,7 @@ import numpy as np
 
 from gaploop.collect.campaign import Quota, in_blocks, require_consents
 from gaploop.collect.intervention import OnStall
-from gaploop.collect.lerobot_factory import (
-    EMBEDDED,
-    evidence_of,
-    kind,
-    robot_words,
-    station_for,
-)
+from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, robot_words, station_for
 from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
 from gaploop.collect.preflight import Checked, missing
 from gaploop.collect.remote_policy import RemotePolicy
@@ -79,13 +73,10 @@ def run(config: Any) -> int:
         return OnStall(fps, follower.from_units)
 
     driver = RolloutDriver(
-        policy,
-        functools.partial(drives, lag_s=config.smoothing_s),
+        policy, functools.partial(drives, lag_s=config.smoothing_s),
         Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
-        stall,
-        has_person=bool(leads),
-        drives_between=not is_embedded,
-    )
+        stall, has_person=bool(leads), drives_between=not is_embedded,
+    )  # fmt: skip
     station = station_for(config.robot, config.station)
     if config.reset != "person":
         driver.attempts.resetter = _resetter(config, station, policy.fps, drives)
@@ -101,24 +92,15 @@ def run(config: Any) -> int:
     require_consents(quotas, station, config.consent)
     checked = Checked(id_, robot_words(config.robot), policy.runs)  # policy and arm together
     if station.domain is Domain.REAL and (why := missing(journal, checked)):
-        log.warning(
-            "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
-            f"{why[0].upper()}{why[1:]}",
-            journal,
-        )
+        words = f"{why[0].upper()}{why[1:]}. Run gaploop doctor with the same --policy and --robot"
+        log.warning("%s, and --journal=%s", words, journal)
     interface = chosen_interface(config.display, leads)
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
     if assigned is not None:
         driver.attempts.choose = lambda: assigned.choose(driver.attempts)
-    session = Session(
-        config,
-        station,
-        leads=leads,
-        rates=Rates.near(config.dataset.fps or policy.fps),
-        interface=interface,
-        driver=driver,
-    )
+    rates = Rates.near(config.dataset.fps or policy.fps)
+    session = Session(config, station, leads=leads, rates=rates, interface=interface, driver=driver)
     about = about_takes(config, TakeKind.ROLLOUT, id_)
     resume = bool(config.factors)
     end = session.record(about, quotas, root, journal, resume=resume)

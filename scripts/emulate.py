@@ -89,11 +89,7 @@ def run(config: EmulateConfig) -> int:
         raise_priority()  # it shares the interpreter with the thread that serves the bus
         stack.callback(platform_calls.ordinary_priority)
         emulated = EmulatedBus(
-            plan=plan,
-            link=config.link,
-            hand=config.hand,
-            faults=faults,
-            plant=plant,
+            plan=plan, link=config.link, hand=config.hand, faults=faults, plant=plant
         )
         bus = stack.enter_context(emulated)
         ids = [servo.id for servo in plan.servos]

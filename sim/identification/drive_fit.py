@@ -1,0 +1,467 @@
+"""How well parameters of an arm's drives explain its readings, and which are needed.
+
+The arm is simulated open loop on the goals alone. Starting from the nominal drives, the parameter
+that lowers the Bayesian information criterion (BIC) most is added and all that were added are
+fitted again, until nothing lowers it: a delay of all joints costs one parameter, a worn servo one
+of its own. Errors count by a Student distribution, so that the spans in which the arm touched
+something, which no drive explains, hardly count.
+
+Intervals come from how the takes' spans of two seconds disagree (a sandwich estimate over blocks;
+Liang and Zeger 1986), since errors of neighbouring readings are one error. A parameter whose
+interval is wider than any change that would matter is "not excited": the takes can't tell.
+
+`scipy.optimize.least_squares` on `mujoco.rollout` does the fitting. MuJoCo's own `mujoco.sysid`
+changes a model; the command path (delay, play, speed limit) acts before it and must be fitted, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter1d, minimum_filter1d
+from scipy.optimize import least_squares
+from scipy.stats import t as student
+
+from gaploop.core.messages import FloatArray
+from gaploop.sim.cell import ENCODER_STEP_RAD
+from gaploop.sim.identification.drive_parameters import (
+    LATENCY,
+    QUANTITIES,
+    Candidate,
+    candidates,
+    merged,
+)
+from gaploop.sim.identification.open_loop import REST_S, DriveLog, DrivenArm, OpenLoopArm, Setting
+
+CONFIDENCE: Final = 0.90
+BLOCK_S: Final = 2.0
+"""Spans that count as independent [s]; a touch or a pause lasts about a second."""
+FREEDOM: Final = 4.0
+"""Degrees of freedom of the errors' Student distribution: outliers count, but little."""
+LEAST_ERROR_RAD: Final = 0.0005
+"""The simulation isn't better than this: it goes in steps of 5 ms [rad]."""
+BIAS_RAD: Final = ENCODER_STEP_RAD / 4
+"""Steady error of readings that intervals allow for: rounding doesn't average out at rest [rad]."""
+LEAST_EFFECT_RAD: Final = ENCODER_STEP_RAD / 2
+"""A parameter that moves readings by less isn't worth naming (root mean square) [rad]."""
+LEAST_GAIN: Final = 0.3
+"""Unless the error on what was held out falls by this share, nothing is named; nor is a parameter
+without which it grows by less in every joint."""
+MOVES_RAD, LEAST_MOVING = 0.02, 50
+"""A joint whose readings differ by more within some tenths of a second moves; with fewer such
+readings than these, all count."""
+NOISE_SPAN: Final = 9.0
+"""Noise alone seldom spans so many of its standard deviations."""
+WEAKEST: Final = 3
+"""Of what was added so many are tried without, those that look least needed."""
+CERTAIN: Final = 2.0
+"""By so much the error must grow without a parameter, if the search was cut short: what wasn't
+added yet may be what it stands for."""
+ALL_BUT: Final = 0.05
+"""A single parameter that leaves no more of the error than this share has no rival."""
+CLEAR: Final = 6.0
+"""Difference of the criterion from which on the better of two is clear (Kass and Raftery 1995)."""
+NORMAL_MEDIAN: Final = 0.6745
+"""Median of the absolute value of a standard normal variable."""
+MOST_ADDED: Final = 16
+MOST_ALIKE: Final = 10.0
+"""Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
+error for seconds, which says nothing about how often it moved."""
+JOINTS_FITTED, SHARED_FITTED = 2, 3
+"""Of what differs in one joint, those that look best are fitted; of what is shared these, two more
+at the beginning."""
+CLEAR_GAIN: Final = 12.0
+"""What promises to lower the criterion by so much is tried along with the other joints'."""
+MOST_STEPS: Final = 8_000_000
+"""Physics steps after which nothing more is added: about a minute of a core."""
+RIVALS: Final = 4
+"""More parameters than this are no simple story that another one could be taken for."""
+FIRST, QUICK, FULL = 1, 2, 4
+"""How often a fit's scale is taken anew: to compare candidates, to drop one, and to keep one."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Candidates with their values, and how well the arm then follows.
+
+    Attributes:
+        x: its values, as fitted, shape (n_chosen,).
+        error: readings minus simulation [rad], shape (n, n_joints without gripper).
+    """
+
+    chosen: tuple[Candidate, ...]
+    x: FloatArray
+    error: FloatArray
+
+    @property
+    def setting(self) -> dict[str, dict[str, float]]:
+        """The drives, as a cell takes them."""
+        return merged({}, self.chosen, self.x)
+
+    def start(self, without: int) -> tuple[list[Candidate], list[float]]:
+        """Return what is fitted and its values, but one."""
+        keep = [k for k in range(len(self.chosen)) if k != without]
+        return [self.chosen[k] for k in keep], [float(self.x[k]) for k in keep]
+
+
+class DriveFitter:
+    """Fits an arm's drives to logs; `advance` is told how many physics steps were simulated."""
+
+    def __init__(
+        self,
+        arm: DrivenArm,
+        logs: Sequence[DriveLog],
+        advance: Callable[[int], None] = lambda _steps: None,
+    ) -> None:
+        self.arm, self.logs, self._advance = arm, tuple(logs), advance
+        self._simulated = OpenLoopArm(arm, logs)
+        self.steps, self.cut_short = 0, False
+        self._n = len(arm.arm_columns)
+        self._read = np.concatenate([log.q_rad[:, arm.arm_columns] for log in logs])
+        self._floor_rad = math.hypot(ENCODER_STEP_RAD / math.sqrt(12), LEAST_ERROR_RAD)
+        # Below this a joint's error can't fall by enough for anything to be named.
+        self._open_rad = self._floor_rad / (1 - LEAST_GAIN)
+        block, first = [], 0
+        for log in logs:
+            within = (log.t_s / BLOCK_S).astype(int)
+            within = np.minimum(within, max(within[-1] - 1, 0))  # no short one at the end
+            block.append(first + within)
+            first += int(within[-1]) + 1
+        self.block = np.concatenate(block)
+        """Which span each reading belongs to."""
+
+    def errors(self, settings: Sequence[Setting]) -> list[FloatArray]:
+        """Return readings minus simulation [rad], shape (n, n_joints without gripper)."""
+        found = self._simulated.readings(settings)
+        steps = len(settings) * sum(log.steps for log in self.logs)
+        self.steps += steps
+        self._advance(steps)
+        return [
+            self._read - np.concatenate([q[:, self.arm.arm_columns] for q in logs])
+            for logs in found
+        ]
+
+    def at(self, chosen: Sequence[Candidate], x: Sequence[float] | FloatArray) -> Fit:
+        """Return candidates at values as they are."""
+        return Fit(tuple(chosen), np.asarray(x, float), self.errors([merged({}, chosen, x)])[0])
+
+    def fit(
+        self, chosen: Sequence[Candidate], start: Sequence[float] | FloatArray, turns: int = FULL
+    ) -> Fit:
+        """Fit candidates together, taking the errors' scale anew `turns` times."""
+        now = self.at(chosen, start)
+        if not chosen:
+            return now
+        low, high = np.array([c.bounds for c in chosen]).T
+        known: dict[bytes, FloatArray] = {}
+
+        def errors_at(x: FloatArray) -> FloatArray:
+            if x.tobytes() not in known:
+                known.clear()
+                known[x.tobytes()] = self.at(chosen, x).error
+            return known[x.tobytes()]
+
+        # First as if all errors were alike, which draws a bad start in; then by their tails.
+        spread = np.sqrt(np.mean(now.error**2, 0) + self._floor_rad**2)
+        for _ in range(turns):
+            weight = math.sqrt(FREEDOM) * spread
+
+            def weighted(x: FloatArray, by: FloatArray = weight) -> FloatArray:
+                return np.asarray((errors_at(x) / by).ravel())
+
+            def jacobian(x: FloatArray, by: FloatArray = weight) -> FloatArray:
+                slopes = self.slopes(Fit(tuple(chosen), x, errors_at(x)))
+                return np.asarray((slopes / by[:, None]).reshape(-1, len(x)))
+
+            done = least_squares(
+                weighted,
+                np.clip(now.x, low, high),
+                jacobian,
+                bounds=(low - 1e-9, high + 1e-9),
+                x_scale=[c.quantity.useful for c in chosen],
+                loss="cauchy",
+                max_nfev=12 if turns == FULL else 6,
+                xtol=1e-5,
+                ftol=1e-6 if turns == FULL else 1e-4,
+            )
+            before, now = now, Fit(tuple(chosen), done.x, errors_at(done.x))
+            spread = self._spread(now.error)
+            if abs(float((self.cost(before.error) - self.cost(now.error)).sum())) < 1.0:
+                break
+        return now
+
+    def slopes(self, fit: Fit) -> FloatArray:
+        """Return derivatives of errors by what is fitted, shape (n, n_joints, n_chosen).
+
+        What is of different joints is moved together: each hardly moves the others.
+        """
+        slopes = np.zeros((*fit.error.shape, len(fit.chosen)))
+        groups = list[dict[int | None, int]]()
+        for k, candidate in enumerate(fit.chosen):
+            place, open_ = candidate.column, (g for g in groups if None not in g)
+            into = next((g for g in open_ if place is not None and place not in g), None)
+            if into is None:
+                groups.append(into := {})
+            into[place] = k
+        steps = np.array([c.quantity.step for c in fit.chosen])
+        for k, candidate in enumerate(fit.chosen):
+            steps[k] *= 1.0 if fit.x[k] + steps[k] <= candidate.bounds[1] else -1.0
+        settings = []
+        for group in groups:
+            moved = fit.x.copy()
+            moved[list(group.values())] += steps[list(group.values())]
+            settings.append(merged({}, fit.chosen, moved))
+        for group, error in zip(groups, self.errors(settings), strict=True):
+            for column, k in group.items():
+                of = slice(None) if column is None else column
+                slopes[:, of, k] = (error - fit.error)[:, of] / steps[k]
+        return slopes
+
+    def _spread(self, error: FloatArray) -> FloatArray:
+        """Return the errors' scale by a Student distribution, joint by joint [rad]."""
+        squares = error**2
+        scale2 = np.maximum(np.mean(squares, 0), self._floor_rad**2)
+        for _ in range(30):
+            weight = (FREEDOM + 1) / (FREEDOM + squares / scale2)
+            scale2 = np.maximum(np.mean(weight * squares, 0), self._floor_rad**2)
+        return np.asarray(np.sqrt(scale2))
+
+    def cost(self, error: FloatArray) -> FloatArray:
+        """Return minus twice the log likelihood of each joint's readings, shape (n_joints,)."""
+        scale = self._spread(error)
+        tails = np.log1p((error / scale) ** 2 / FREEDOM).mean(0)
+        return np.asarray(len(error) * (2 * np.log(scale) + (FREEDOM + 1) * tails))
+
+    def alike(self, error: FloatArray) -> FloatArray:
+        """Return how many neighbouring readings count as one, joint by joint."""
+        z = np.clip(error / self._spread(error), -4, 4)
+        power = np.maximum((z**2).mean(0), 1e-12)
+        found: FloatArray = np.ones(self._n)
+        for lag in range(1, min(len(z) // 4, 100)):
+            pairs = (z[:-lag] * z[lag:]).mean(0) / power
+            open_ = (found > 0) & (pairs > 0.05)
+            if not open_.any():
+                break
+            found = np.where(open_, found + 2 * pairs, -np.abs(found))
+        return np.asarray(np.minimum(np.abs(found), MOST_ALIKE))
+
+    def bic(self, fit: Fit, alike: FloatArray) -> float:
+        """Return the criterion, with neighbouring readings counted as `alike` has it.
+
+        Extended by the number of candidates that were looked through (Chen and Chen 2008,
+        Biometrika 95:759): of fifty that aren't there, some fit by chance.
+        """
+        count = float((len(self._read) / alike).sum())
+        price = math.log(count) + 2.0 * math.log(len(candidates(self.arm)))
+        return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * price
+
+    def late(self) -> FloatArray:
+        """Return the errors with the delay alone that explains most [rad], (n, n_joints)."""
+        late = [Candidate(*LATENCY.shared, "", None, LATENCY)]
+        tries = self.errors([merged({}, late, [x]) for x in (0.0, *LATENCY.starts)])
+        best = int(np.argmin([self.cost(error).sum() for error in tries]))
+        return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
+
+    def choose(self, judge: DriveFitter) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
+        """Return the parameters that the logs speak for, and what each added one brought.
+
+        And others that explain them nearly as well: of the two sets one is right.
+
+        What lowers the criterion most at first may be wrong: a weak gain looks like a delay until
+        friction is there as well. So where one parameter doesn't explain it all, the next best
+        beginning is followed too, and the better end counts. What the motion of `judge`, which
+        nothing is learned from here, does as well without is dropped from either.
+        """
+        nominal = self.at((), ())
+        begun = self._begun(nominal)
+        ends = [self._grown(nominal, begun[:1], judge)]
+        first = ends[0][0]
+        most = np.maximum(ALL_BUT * self._spread(nominal.error), self._open_rad)
+        one = len(first.chosen) == 1 and bool((self._spread(first.error) < most).all())
+        if 0 < len(first.chosen) <= RIVALS and not one:
+            used = begun[0].chosen[0].quantity
+            others = [f for f in begun if f.chosen[0].quantity is not used]
+            others = [f for f in others if not f.chosen[0].joint]
+            ends.append(self._grown(nominal, others[:1], judge))
+        alike = np.minimum.reduce([self.alike(fit.error) for fit, _ in ends])
+        (best, steps), *rest = sorted(ends, key=lambda end: self.bic(end[0], alike))
+        rivals = [fit for fit, _ in rest if {*fit.chosen} != {*best.chosen}
+                  and self.bic(fit, alike) - self.bic(best, alike) < CLEAR]  # fmt: skip
+        return best, steps, rivals[0].chosen if rivals else ()
+
+    def _begun(self, best: Fit) -> list[Fit]:
+        """Return quick fits with one parameter more, the best first.
+
+        To see which are worth a fit, a quantity is tried in all joints at once, and each joint is
+        looked at for itself; what is fitted already may give way, as far as its slopes tell.
+        """
+        alike = self.alike(best.error)
+        open_ = self._spread(best.error) > self._open_rad
+        own = [
+            c
+            for c in candidates(self.arm)
+            if c not in best.chosen and (open_.any() if c.column is None else open_[c.column])
+        ]
+        if not own:
+            return []
+        tries = [(q, start) for q in (LATENCY, *QUANTITIES) for start in q.starts]
+        settings = []
+        for quantity, start in tries:
+            moved = [c for c in own if c.quantity is quantity and (c.joint or quantity is LATENCY)]
+            settings.append(merged(best.setting, moved, [c.scaled(start) for c in moved]))
+        slopes, now = self.slopes(best), self.cost(best.error) / alike
+        found = dict[Candidate, tuple[float, float]]()
+        for (quantity, start), error in zip(tries, self.errors(settings), strict=True):
+            for c in (c for c in own if c.quantity is quantity):
+                tried = error
+                if c.column is not None:
+                    tried = best.error.copy()
+                    tried[:, c.column] = error[:, c.column]
+                gain = float((now - self.cost(self._given_way(tried, slopes)) / alike).sum())
+                if c not in found or gain > found[c][0]:
+                    found[c] = gain, c.scaled(start)
+        by_gain = sorted(found, key=lambda c: -found[c][0])
+        joints = [c for c in by_gain if c.joint]
+        each = {c.joint: c for c in reversed(joints) if found[c][0] > CLEAR_GAIN}
+        # What is of different joints hardly interacts: the best of each is tried with the others'.
+        worth = list[tuple[Candidate, ...]]()
+        worth += [(c,) for c in by_gain if not c.joint][: SHARED_FITTED + 2 * (not best.chosen)]
+        worth += [(c,) for c in joints[: JOINTS_FITTED if len(each) < 2 else 1]]
+        worth += [tuple(each.values())] if len(each) > 1 else []
+        fits = [
+            self.fit((*best.chosen, *w), (*best.x, *(found[c][1] for c in w)), FIRST) for w in worth
+        ]
+        return sorted(fits, key=lambda f: self.bic(f, alike))
+
+    def _grown(
+        self, best: Fit, begun: Sequence[Fit], judge: DriveFitter
+    ) -> tuple[Fit, list[dict[str, Any]]]:
+        """Add parameters as long as the criterion falls; `begun` has the best fit first.
+
+        Then drop those that `judge` doesn't need.
+        """
+        steps = [_step(best, None, 0.0)]
+        while begun and len(best.chosen) < MOST_ADDED and self.steps < MOST_STEPS:
+            alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
+            drop = self.bic(best, alike) - self.bic(better, alike)
+            if drop <= 0:
+                break
+            before, best = best, self.without_idle(better)
+            added = [c for c in best.chosen if c not in before.chosen]
+            if not added:
+                break
+            steps += [_step(best, c, drop / len(added)) for c in added]
+            begun = self._begun(best)
+        cut_short = bool(begun) and self.steps >= MOST_STEPS
+        self.cut_short |= cut_short
+        while best.chosen:
+            # The others give way by their slopes, to see which could do without; those are fitted.
+            slopes, has = self.slopes(best), judge.spread(best)
+            tried = self.errors([merged({}, *best.start(k)) for k in range(len(best.chosen))])
+            left = [
+                self.cost(self._given_way(error, np.delete(slopes, k, 2))).sum()
+                for k, error in enumerate(tried)
+            ]
+            without = [self.fit(*best.start(int(k)), QUICK) for k in np.argsort(left)[:WEAKEST]]
+            grown = [float((judge.spread(fit) / has).max()) for fit in without]
+            if min(grown) >= (CERTAIN if cut_short else 1 / (1 - LEAST_GAIN)):
+                break
+            best = without[int(np.argmin(grown))]
+        return best, steps
+
+    def spread(self, fit: Fit) -> FloatArray:
+        """Return the scale of a fit's errors where joints move, joint by joint [rad].
+
+        In a probe each joint rests most of the time, and what it is there says nothing of a delay.
+        """
+        error = self.errors([fit.setting])[0]
+        moves = np.concatenate(
+            [moving(log.q_rad[:, self.arm.arm_columns], log.t_s) for log in self.logs]
+        )
+        moves[:, moves.sum(0) < LEAST_MOVING] = True
+        columns = zip(error.T, moves.T, strict=True)
+        return np.concatenate([self._spread(column[rows, None]) for column, rows in columns])
+
+    def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
+        """Return errors once what is fitted already gave way, by its slopes."""
+        if not slopes.shape[2]:
+            return error
+        scale = self._spread(error)
+        weight = 1 / (FREEDOM + (error / scale) ** 2) / scale**2
+        left = np.einsum("nj,njk,njl->kl", weight, slopes, slopes)
+        right = np.einsum("nj,njk,nj->k", weight, slopes, error)
+        return np.asarray(error - slopes @ np.linalg.lstsq(left, right, rcond=1e-9)[0])
+
+    def without_idle(self, best: Fit) -> Fit:
+        """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
+        while best.chosen:
+            alike = self.alike(best.error)
+            without = [merged({}, *best.start(k)) for k in range(len(best.chosen))]
+            moved = [np.sqrt(np.mean((e - best.error) ** 2, 0)).max() for e in self.errors(without)]
+            least = int(np.argmin(moved))
+            if moved[least] >= 10 * LEAST_EFFECT_RAD:
+                return best
+            again = self.fit(*best.start(least), QUICK)
+            if moved[least] >= LEAST_EFFECT_RAD and self.bic(again, alike) > self.bic(best, alike):
+                return best
+            best = again
+        return best
+
+    def intervals(
+        self, error: FloatArray, slopes: FloatArray, may_differ: Sequence[float] = ()
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return one more step of the fit and half the interval's width, as fitted, shape (k,).
+
+        Args:
+            error: readings minus simulation [rad].
+            slopes: its derivatives, shape (n, n_joints, k).
+            may_differ: of the last ones, by how much they may be off, since nothing tells (one
+                standard deviation); the others' intervals allow for it.
+        """
+        prior: FloatArray = np.zeros(slopes.shape[2])
+        if may_differ:
+            prior[-len(may_differ) :] = 1 / np.square(may_differ)
+        scale = self._spread(error)
+        z2 = (error / scale) ** 2
+        weight = (FREEDOM + 1) / (FREEDOM + z2) / scale**2
+        bend = (FREEDOM + 1) * (FREEDOM - z2) / (FREEDOM + z2) ** 2 / scale**2
+        share = np.maximum(bend.mean(0) / weight.mean(0), 0.2)
+        alike = float(self.alike(error).mean())  # so much too often neighbouring readings count
+        prior *= alike
+        bread = np.einsum("nj,njk,njl->kl", weight * share, slopes, slopes) + np.diag(prior)
+        score = np.einsum("nj,njk->nk", weight * error, slopes)
+        blocks = np.zeros((int(self.block[-1]) + 1, slopes.shape[2]))
+        np.add.at(blocks, self.block, score)
+        count = max(len(blocks), 2)
+        moves = np.sqrt(np.diag(bread))
+        told = moves > 1e-9
+        unit = np.where(told, moves, 1.0)
+        inverse = np.linalg.pinv(bread / unit / unit[:, None], rcond=1e-8, hermitian=True)
+        inverse = inverse / unit / unit[:, None]
+        meat = blocks.T @ blocks * count / (count - 1) + np.diag(prior) * alike
+        spread = np.sqrt(np.maximum(np.diag(inverse @ meat @ inverse), 0))
+        bias = BIAS_RAD / np.maximum(np.sqrt(np.mean(slopes**2, 0)).max(0), 1e-12)
+        half = np.hypot(student.ppf(0.5 + CONFIDENCE / 2, count - 1) * spread, bias)
+        return -inverse @ score.sum(0), np.where(told, half, np.inf)
+
+
+def _step(fit: Fit, added: Candidate | None, drop: float) -> dict[str, Any]:
+    return {
+        "added": f"{added.mechanism}.{added.parameter}" if added else "",
+        "joint": added.joint if added else "",
+        "error_rad": float(np.abs(fit.error).mean()),
+        "bic_drop": drop,
+    }
+
+
+def moving(q_rad: FloatArray, t_s: FloatArray) -> NDArray[np.bool_]:
+    """Return at which readings each joint has lately moved, or soon will, shape (n, n_joints)."""
+    rows = 2 * round(REST_S / max(float(np.median(np.diff(t_s))), 1e-3)) + 1
+    span = maximum_filter1d(q_rad, rows, 0) - minimum_filter1d(q_rad, rows, 0)
+    noise_rad = np.median(np.abs(np.diff(q_rad, axis=0)), 0) / NORMAL_MEDIAN / math.sqrt(2)
+    return np.asarray(span > MOVES_RAD + NOISE_SPAN * noise_rad)
