@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 
 from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session_station
-from gaploop.collect.probe import NO_CONTACT, PartEnd, parts_of, planned_s, probe_robot
 from gaploop.core.arm import SIX_JOINTS, CellArm
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
@@ -121,6 +120,8 @@ def run(config: IdentifyConfig) -> int:
 
 
 def _list_parts(config: IdentifyConfig) -> int:
+    from gaploop.collect.probe import parts_of, planned_s  # drives an arm: it needs mink
+
     station = session_station(config.robot, config.station)
     name = station.robot_model or model_of(kind(config.robot))
     if not name:
@@ -146,6 +147,8 @@ def _cell_arm(robot: Any) -> CellArm | None:
 
 def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     """Record the episodes; return the exit code, 0 where all is there, and what `--json` says."""
+    from gaploop.collect.probe import NO_CONTACT, PartEnd, parts_of, probe_robot
+
     station = session_station(config.robot, config.station)
     ask = "Where do the episodes go? Name a folder: gaploop identify DIR --measure"
     journal = options.required(config.roots, ask)[0]
@@ -389,6 +392,10 @@ def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
 def _late(takes: Sequence[Take], arm: Any) -> str:
     """Return in words by how much a probe took longer than planned; "" where it didn't."""
     done = {str(t.info.conditions[PROBE]): t for t in takes if PROBE in t.info.conditions}
+    if not done:
+        return ""
+    from gaploop.collect.probe import parts_of, planned_s
+
     of_cell = arm if FULL in done else None
     parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid, of_cell) if p.name in done]
     if not parts:
