@@ -364,10 +364,8 @@ class ArmTests:
                 return
         again = np.array([(s & m).sum(axis=0) for s, m in zip(same, moving, strict=True)])
         there = np.array([m.sum(axis=0) for m in moving])
-        rates = [
-            rate(float(n), max(float(m), 1.0))
-            for n, m in zip(again.sum(0), there.sum(0), strict=True)
-        ]
+        of = np.maximum(there.sum(axis=0), 1)
+        rates = [rate(float(n), float(m)) for n, m in zip(again.sum(axis=0), of, strict=True)]
         most = [STICKS if j.is_grip else JOINT_REPEATS for j in self.recording.joints]
         some = [
             k for k in range(len(self.names)) if k not in self.done | self.limited
