@@ -276,7 +276,7 @@ def _driven(world: SceneWorld) -> list[Any]:
 @pytest.mark.parametrize("range_deg", ["-180 -4", "4 180"])
 def test_joints_whose_range_hasnt_zero_in_it_are_read(scene: Path, range_deg: str) -> None:
     """`doctor` ended in "high - low < 0" at a Panda, whose fourth joint bends one way only."""
-    hinge = f'<joint name="x" axis="0 0 1" range="{range_deg}" limited="true"/>'
+    hinge = f'<joint name="x" axis="0 0 1" range="{range_deg}" limited="true" damping="5"/>'
     slide = '<joint name="x" type="slide" axis="1 0 0" range="0 0.6" limited="true" damping="5"/>'
     (scene.parent / "bench.xml").write_text(BENCH.replace(slide, hinge))
     known = GymWorld(lambda: SceneWorld(load_scene(said(scene, "x: 0.1", "x: 90")))).surveyed()
