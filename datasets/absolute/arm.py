@@ -117,8 +117,10 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
         free_deg = (low + 0.3, high - 0.3)
         of_each = [_play_moments(p[:, :, k], y[:, k], lag, fps, free_deg) for p, y in behind]
         moments = np.tensordot(draws, np.array([m for m, _ in of_each]), axes=(1, 0))
-        rows = draws @ np.array([n for _, n in of_each])
-        values[:, 2] = [_width(m, n) for m, n in zip(moments, rows, strict=True)]
+        if _is_play(moments[0], sum(n for _, n in of_each)):
+            values[:, 2] = [_width(m) for m in moments]
+        else:
+            values[:, 2] = 0.0
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
         delay, gain, width = (
             Estimate(float(v), float(min(a, v)), float(max(b, v)))
@@ -175,19 +177,23 @@ def lagged(values: FloatArray, frames: float) -> FloatArray:
     return np.asarray(lfilter([part], [1.0, part - 1.0], values, axis=1, zi=start)[0])
 
 
-def _width(moments: FloatArray, rows: float) -> float:
-    """Return the play's width [deg] of which least is left over; 0 unless that explains more.
+def _is_play(moments: FloatArray, rows: float) -> bool:
+    """Say whether a play explains what a slow drive leaves, and leaves little beside its width."""
+    for left in (_left(moments, 3), _left(moments, 3 + len(SLOW_S))):
+        w = int(left.argmin())
+        if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
+            return False
+        if left[w] > rows * (PLAY_LEAVES * WIDTHS_DEG[w]) ** 2:
+            return False
+    return True
 
-    It must do so of what a slow drive leaves, too, and leave little beside its width itself.
-    """
+
+def _width(moments: FloatArray) -> float:
+    """Return the play's width [deg] of which least is left over; 0 unless that explains more."""
     left = _left(moments, 3)
     w = int(left.argmin())
-    for of in (left, _left(moments, 3 + len(SLOW_S))):
-        least = int(of.argmin())
-        if least == 0 or of[0] - of[least] < PLAY_GAIN * of[0]:
-            return 0.0
-        if of[least] > rows * (PLAY_LEAVES * WIDTHS_DEG[least]) ** 2:
-            return 0.0
+    if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
+        return 0.0
     if w == len(left) - 1:
         return float(WIDTHS_DEG[w])
     return vertex(WIDTHS_DEG[w - 1 : w + 2], left[w - 1 : w + 2])
