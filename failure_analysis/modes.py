@@ -129,13 +129,17 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
 
 
 def pushed_rad(motion: ArmMotion) -> FloatArray:
-    """Return how far each arm joint stands off its delayed command, (n, n_arm_joints), over 50 ms.
+    """Return how far each arm joint stands off its command, (n, n_arm_joints), over 50 ms.
+
+    That is the command as it is, or as it was when it is answered, whichever is nearer.
 
     Beyond what is usual, a low percentile of the take: play and weak drives are there all the time.
     Beyond what one row of time is worth while a joint follows, too: a row's command and reading
     aren't of one instant, and at 30 rows a second 3° of a fast joint lie between two.
     """
-    off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
+    width = round(0.05 * motion.rate_hz)
+    both = (motion.residual_rad, motion.position_rad - motion.sent_rad)
+    off = np.minimum(*(np.abs(_smooth(o[:, motion.arm_joints], width)) for o in both))
     speeds = np.minimum(np.abs(motion.velocity_rad_s), np.abs(motion.sent_velocity_rad_s))
     off = np.maximum(off - speeds[:, motion.arm_joints] / motion.rate_hz, 0.0)
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
@@ -148,7 +152,7 @@ def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
     """
     pushed = pushed_rad(motion)
     if load_share is None:
-        pressing = np.any(pushed > DISPLACED_RAD, axis=1)
+        pressing = np.any((pushed > DISPLACED_RAD) & ~nearing(motion), axis=1)
     else:
         load = np.abs(_smooth(load_share[:, motion.arm_joints], round(LOAD_S * motion.rate_hz)))
         pressing = np.any(load > PRESSING_SHARE, axis=1)
@@ -198,13 +202,22 @@ def shaking(motion: ArmMotion) -> Event | None:
     return Event(M.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", message))
 
 
+def nearing(motion: ArmMotion) -> NDArray[np.bool_]:
+    """Say where joints come nearer to their commands: slow ones do, and nothing holds them.
+
+    Nearer to the command as it is, or as it was when it is answered; shape (n, n_arm_joints).
+    """
+    off = (motion.residual_rad, motion.position_rad - motion.sent_rad)
+    towards = np.maximum(*(-np.sign(o) * motion.velocity_rad_s for o in off))
+    return np.asarray(towards[:, motion.arm_joints] >= CLOSING_RAD_S)
+
+
 def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
     """Return when a joint that nothing touches first stood far off its command, or None."""
     off = motion.residual_rad[:, motion.arm_joints]
-    nearing = -np.sign(off) * motion.velocity_rad_s[:, motion.arm_joints]
     same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
     repeats = np.r_[False, same & (np.diff(motion.sent_rad, axis=0) != 0).any(axis=1)]
-    far = np.any((np.abs(off) > DRIFT_RAD) & (nearing < CLOSING_RAD_S), axis=1)
+    far = np.any((np.abs(off) > DRIFT_RAD) & ~nearing(motion), axis=1)
     for start_s, end_s in spans(motion.t_s, far, least_s=DRIFT_S, bridge_s=0.15):
         if any(c.at_s - TOUCH_S <= start_s <= c.end_s + TOUCH_S for c in touched):
             continue
