@@ -128,6 +128,11 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
     return np.asarray(uniform_filter1d(values, max(width, 1), axis=0, mode="nearest"))
 
 
+def _off(motion: ArmMotion) -> tuple[FloatArray, FloatArray]:
+    """Return readings less the command that they answer, and less the one sent by then."""
+    return motion.residual_rad, motion.position_rad - motion.sent_rad
+
+
 def pushed_rad(motion: ArmMotion) -> FloatArray:
     """Return how far each arm joint stands off its command, (n, n_arm_joints), over 50 ms.
 
@@ -138,8 +143,7 @@ def pushed_rad(motion: ArmMotion) -> FloatArray:
     aren't of one instant, and at 30 rows a second 3° of a fast joint lie between two.
     """
     width = round(0.05 * motion.rate_hz)
-    both = (motion.residual_rad, motion.position_rad - motion.sent_rad)
-    off = np.minimum(*(np.abs(_smooth(o[:, motion.arm_joints], width)) for o in both))
+    off = np.minimum(*(np.abs(_smooth(o[:, motion.arm_joints], width)) for o in _off(motion)))
     speeds = np.minimum(np.abs(motion.velocity_rad_s), np.abs(motion.sent_velocity_rad_s))
     off = np.maximum(off - speeds[:, motion.arm_joints] / motion.rate_hz, 0.0)
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
@@ -207,8 +211,7 @@ def nearing(motion: ArmMotion) -> NDArray[np.bool_]:
 
     Nearer to the command as it is, or as it was when it is answered; shape (n, n_arm_joints).
     """
-    off = (motion.residual_rad, motion.position_rad - motion.sent_rad)
-    towards = np.maximum(*(-np.sign(o) * motion.velocity_rad_s for o in off))
+    towards = np.maximum(*(-np.sign(o) * motion.velocity_rad_s for o in _off(motion)))
     return np.asarray(towards[:, motion.arm_joints] >= CLOSING_RAD_S)
 
 

@@ -146,7 +146,6 @@ def with_ladder(known: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
 
 def as_text(known: Mapping[str, Any]) -> str:
     """Return `remedy_sites.json` as it is kept: a line for each entry."""
-
     parts = list[str]()
     for name, value in known.items():
         text = json.dumps(value)
