@@ -108,6 +108,15 @@ class Tab:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
+    def _js_if_loaded(self, expression: str) -> Any:
+        """Return its value, or None while the tab goes from one page to another."""
+        try:
+            return self.js(expression)
+        except RuntimeError as error:
+            if "navigated" not in str(error):
+                raise
+            return None
+
     def wait(self, expression: str, timeout_s: float = 60.0) -> Any:
         """Wait until an expression is true; return its value.
 
@@ -115,7 +124,7 @@ class Tab:
             TimeoutError: it doesn't become true.
         """
         end = time.monotonic() + timeout_s
-        while not (value := self.js(expression)):
+        while not (value := self._js_if_loaded(expression)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression} stays {value!r} ({self.log})")
             time.sleep(0.01)
