@@ -119,12 +119,15 @@ class Twin:
     def values(self, mechanisms: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """Return what differs from nominal, as `SimCell(parameters=…)` takes it.
 
-        With `mechanisms` only of those, by "dimension.mechanism".
+        With `mechanisms` only of those, by "dimension.mechanism". What is as it nominally is isn't
+        said: a limit that no drive reached is infinite, which no file of rollouts can hold.
         """
         wanted = self.mechanisms if mechanisms is None else set(mechanisms)
         return {
             mechanism: {
-                p.key: p.estimate for p in self.parameters if p.mechanism == mechanism and p.excited
+                p.key: p.estimate
+                for p in self.parameters
+                if p.mechanism == mechanism and p.excited and p.estimate != p.nominal
             }
             for mechanism in self.mechanisms
             if mechanism in wanted

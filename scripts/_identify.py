@@ -102,7 +102,8 @@ def run(config: IdentifyConfig) -> int:
     ]
     known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
     lines += [f"  by itself: {sentence}" for sentence in fit["shows"]]
-    lines += [f"  differs: {describe(p)}" for p in differs] or [f"  {known} from nominal"]
+    lines += [f"  differs: {describe(p)}{_moves(twin, p)}" for p in differs]
+    lines += [] if differs else [f"  {known} from nominal"]
     lines += [f"  {line}" for line in residual_lines(twin)]
     lines += [f"  {fit['late']}"] if fit["late"] else []
     if not fit["explained"]:
@@ -206,6 +207,13 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     return code, summary
 
 
+def _moves(twin: Twin, parameter: TwinParameter) -> str:
+    """Say how far a drive's parameter moves the arm: what differs clearly may matter little."""
+    name = f"{parameter.name} {parameter.joint}".strip()
+    moved_rad = twin.fit.get("moves_rad", {}).get(name)
+    return "" if moved_rad is None else f", moves the arm by {np.degrees(moved_rad):.1f} deg"
+
+
 def _joint_lines(twin: Twin) -> list[str]:
     """Return how far off goals and simulated arms are, joint by joint, of an arm by its file."""
     if "model" not in twin.world:
@@ -259,12 +267,12 @@ def identify(config: IdentifyConfig) -> Twin:
     station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
     pictures = config.pictures and own is None
     says, per_mark = "Fitting drives and scene" if pictures else "Fitting drives", 100_000
-    with options.progress(f"{says}, at most", 3 * MOST_STEPS // (2 * per_mark)) as mark:
-        done = 0
+    usual, done = 3 * MOST_STEPS // (2 * per_mark), 0
+    with options.progress(says, usual, "Still fitting, longer than usual") as mark:
 
         def advance(steps: int = per_mark) -> None:
             nonlocal done
-            mark((done + steps) // per_mark - done // per_mark)
+            mark(min((done + steps) // per_mark, usual) - min(done // per_mark, usual))
             done += steps
 
         twin, drives = fit_station(

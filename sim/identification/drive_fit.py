@@ -401,8 +401,7 @@ class DriveFitter:
         """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
         while best.chosen:
             alike = self.alike(best.error)
-            without = [merged({}, *best.start(k)) for k in range(len(best.chosen))]
-            moved = [np.sqrt(np.mean((e - best.error) ** 2, 0)).max() for e in self.errors(without)]
+            moved = self.moved(best)
             least = int(np.argmin(moved))
             if moved[least] >= 10 * LEAST_EFFECT_RAD:
                 return best
@@ -411,6 +410,13 @@ class DriveFitter:
                 return best
             best = again
         return best
+
+    def moved(self, fit: Fit) -> list[float]:
+        """Return how far each parameter moves the joint that it moves most [rad], root mean
+        square."""
+        without = [merged({}, *fit.start(k)) for k in range(len(fit.chosen))]
+        errors = self.errors(without) if without else []
+        return [float(np.sqrt(np.mean((e - fit.error) ** 2, 0)).max()) for e in errors]
 
     def intervals(
         self, error: FloatArray, slopes: FloatArray, may_differ: Sequence[float] = ()

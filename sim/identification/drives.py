@@ -169,6 +169,10 @@ def fit_drives(
         "goals": goals,
         "explained": after <= close_rad and not unlike,
         "unlike": unlike,
+        "moves_rad": {
+            f"{c.mechanism}.{c.parameter} {c.joint}".strip(): moved
+            for c, moved in zip(final.chosen, everything.moved(final), strict=True)
+        },
         "error_by_joint": dict(zip(named, by_joint.tolist(), strict=True)),
         "cut_short": fitter.cut_short,
         "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),

@@ -241,6 +241,20 @@ def test_what_a_twin_does_not_tell_from_nominal_changes_no_cell() -> None:
     assert Twin("s", "so101", (sure_of_nothing,)).values() == {}
 
 
+def test_a_limit_that_no_drive_reached_is_not_put_into_a_cell() -> None:
+    """One weak joint: its drives' speed limit, infinite, was no JSON, and `diagnose --twin` ended
+    in a traceback."""
+    weak = TwinParameter(
+        "actuator_response.drives.gain_factor", "1", 1.0, 0.2, (0.1, 0.3), joint="elbow_flex"
+    )
+    limit = dataclasses.replace(
+        weak, name="actuator_response.drives.speed_limit_rad_s", nominal=math.inf,
+        estimate=math.inf, interval=(2.0, math.inf),
+    )  # fmt: skip
+    values = Twin("s", "so101", (weak, limit)).values()
+    assert values == {"actuator_response.drives": {"elbow_flex.gain_factor": 0.2}}
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
