@@ -66,8 +66,18 @@ KINDS: Final = 6
 COMMON_LEVELS: Final = 1.0
 """By how much all pixels of a tone may be off: levels are rounded some times on their way."""
 COARSE_VIEWS: Final = 4
+COARSE_PX: Final = 5.0
+FINER: Final = ((3.0, 8), (1.5, 8), (0.8, 12))
+"""Blur of silhouettes [px], and steps at most: drawn edges make many small valleys, and another
+renderer's make them where a blurred fit doesn't lead."""
+RIVAL: Final = 3.0
+"""What costs more than so many times the other, coarsely, isn't looked at more closely."""
+LOST: Final = 10.0
+"""A view that costs as much, coarsely, is of something else."""
 VIEWS: Final = 8
 """Views that geometry is fitted on: a picture is drawn some hundred times."""
+ONE_POSE_RAD: Final = 0.05
+"""Views whose joints differ by less show one pose [rad]: what is off in one is in all of them."""
 CONFIDENCE: Final = 0.90
 FEW_VIEWS: Final = 8
 """Degrees of freedom by which intervals of all parameters together are wider than each."""
@@ -164,6 +174,7 @@ def _fitted(
     prior: float = 0.1,
     enough: float = 1e-4,
     common: float = 0.0,
+    poses: Sequence[int] = (),
 ) -> _Fit:
     """Fit parameters near 0 by robust least squares, with central differences of half a unit.
 
@@ -173,6 +184,7 @@ def _fitted(
         prior: how much one unit away from 0 costs.
         enough: a step that betters the cost by less, relatively, is the last.
         common: an error that like residuals of all views share.
+        poses: which pose each view shows, from 0; each another one unless given.
     """
     n = len(x)
 
@@ -192,14 +204,17 @@ def _fitted(
     inverse = np.linalg.pinv(slopes.T @ (weights[:, None] * slopes))
     scores = weights[:, None] * slopes * together_now[:, None]
     ends = np.cumsum([len(r) for r in each])
-    by_view = np.array([part.sum(axis=0) for part in np.split(scores[: ends[-1]], ends[:-1])])
-    views = max(2, len(each))
-    scatter = by_view.T @ by_view * views / (views - 1)
+    of_pose = np.asarray(poses or range(len(each)))
+    by_pose = np.zeros((of_pose.max() + 1, n))
+    for pose, part in zip(of_pose, np.split(scores[: ends[-1]], ends[:-1]), strict=True):
+        by_pose[pose] += part.sum(axis=0)
+    count = max(2, len(by_pose))
+    scatter = by_pose.T @ by_pose * count / (count - 1)
     # What neighbouring pixels share counts as one in nine: for few views scatter says little.
-    alone = 9.0 * np.median(together_now[: ends[-1]] ** 2)
+    alone = 9.0 * np.median(together_now[: ends[-1]] ** 2) * len(each) / len(by_pose)
     alone += common**2 * ends[-1] / KINDS
     spread = np.sqrt(np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse))
-    half = student.ppf(0.5 + CONFIDENCE / 2.0, views - 1) * spread
+    half = student.ppf(0.5 + CONFIDENCE / 2.0, count - 1) * spread
     return _Fit(end.x, np.asarray(half), float(end.cost))
 
 
@@ -311,7 +326,7 @@ def _geometry(
 
     def drawn(names: Sequence[str], x: FloatArray, views: Views = views) -> list[Image]:
         given = zip(names, x * _units(names), strict=True)
-        values = _parameters({name: _Estimate(value, 0.0) for name, value in given})
+        values = _parameters({n: _Estimate(_within(n, value), 0.0) for n, value in given})
         plain = [studio.draw(still.q_rad, values) for still, _ in views]
         return [studio.develop(picture, light) for picture in plain] if light else plain
 
@@ -325,12 +340,17 @@ def _geometry(
                 for a, b in zip(now, seen, strict=True)
             ]
 
-        return _fitted(residuals, x, 0.1, tries, prior=0.02)
+        poses = _poses([still.q_rad[:-1] for still, _ in views])
+        return _fitted(residuals, x, 0.1, tries, prior=0.02, poses=poses)
 
-    fits = []
-    for candidate in (pose, zeros):
-        coarse = fit(candidate, np.zeros(len(candidate)), 5.0, 4, views[:COARSE_VIEWS])
-        fits.append((fit(candidate, coarse.x, 1.5, 8, views), candidate))
+    few, fits = views[:COARSE_VIEWS], []
+    coarse = [fit(names, np.zeros(len(names)), COARSE_PX, 12, few) for names in (pose, zeros)]
+    least = min(each.cost for each in coarse)
+    for names, begun in zip((pose, zeros), coarse, strict=True):
+        x = begun.x
+        for blur_px, tries in FINER if begun.cost < RIVAL * least < LOST * len(few) else ():
+            x = fit(names, x, blur_px, tries, few).x
+        fits.append((fit(names, x, 1.5, 8, views), names))
     # Where both explain it, the camera: it is moved more easily than a joint's zero.
     best, names = fits[0] if fits[0][0].cost < ALIKE * fits[1][0].cost else fits[1]
     if best.cost > SURE_COST * len(views):
@@ -355,6 +375,23 @@ def _geometry(
     if all(abs(e.value) <= max(e.half, FINEST[name]) for name, e in others.items()):
         found = others  # nothing differs, whichever of them is asked
     return found, float(np.median(overlaps))
+
+
+def _within(name: str, value: float) -> float:
+    """Return a value within what its parameter may be; a fit to another room leaves it."""
+    return min(max(value, _spec(name).low), _spec(name).high)
+
+
+def _poses(joints_rad: Sequence[FloatArray]) -> list[int]:
+    """Return which pose each view shows, counted from 0."""
+    first: list[FloatArray] = []
+    poses = []
+    for q_rad in joints_rad:
+        same = (k for k, q in enumerate(first) if np.abs(q - q_rad).max() < ONE_POSE_RAD)
+        pose = next(same, len(first))
+        first += [q_rad] if pose == len(first) else []
+        poses.append(pose)
+    return poses
 
 
 ALIKE: Final = 1.03
