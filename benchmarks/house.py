@@ -102,8 +102,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "no failure mode, phase or evidence: diagnose has nothing to say",
     ),
     "doctor": (
-        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py "
-        "collect/mornings.py",
+        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py",
         "faults of an arm, a camera or a policy show in the first episode",
     ),
     "leaders": (

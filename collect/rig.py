@@ -37,7 +37,7 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
 from gaploop.sim.conditions import LOOKS
 from gaploop.sim.expert import scripted

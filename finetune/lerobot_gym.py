@@ -30,7 +30,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.schema import named_function
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise

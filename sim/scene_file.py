@@ -25,8 +25,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.vocabulary import OTHER_WORDS, SEEN
 from gaploop.sim.camera import LayeredCamera, look_at_quat
+from gaploop.sim.hand import Partner, PartnerMotion, read_partner
 from gaploop.sim.kinematics import ArmIk, fold_square
-from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import find_roles, position_servos
 from gaploop.sim.views import View, read_cameras, view_of

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.fix import FixOptions, plan
+from gaploop.datasets.check.dataset import FixOptions, check, plan
 from gaploop.datasets.formats.lerobot_v2 import export_v21
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import read_telemetry
+from gaploop.datasets.v3_files import load_frames
 from gaploop.scripts.cli import main
 
 
