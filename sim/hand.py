@@ -11,8 +11,8 @@ and a robot that pushes it moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import mujoco
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, mapping, number
+from gaploop.core.schema import number, ranged, read_as, read_with
 from gaploop.sim.conditions import SKIN_RGBA, SLEEVE_RGBA
 from gaploop.sim.predicates import SceneState, held, released
 
@@ -169,8 +169,9 @@ class HandMotion:
 type Pose = NDArray[np.float64]
 """x, y, z [m] and yaw [rad], shape (4,)."""
 
-KEYS: Final = ("hand", "gives", "takes", "comes_from_m", "x_m", "y_m", "z_m", "yaw_deg",
-               "after_s", "speed_m_s", "hesitates", "turns")  # fmt: skip
+SPANS: Final = ("x_m", "y_m", "z_m", "yaw_deg", "after_s", "speed_m_s")
+"""What each episode draws, in this order."""
+FAR_M: Final = 100.0
 BACK_M: Final = 0.08
 """By how much a hand that hesitates draws back."""
 TURN_DEG: Final = (30.0, 80.0)
@@ -181,56 +182,60 @@ CLEAR_M: Final = 0.02
 """How far a hand that gave drops before it leaves."""
 
 
+def triple(value: Any, where: str) -> NDArray[np.float64]:
+    """Return a place [m], shape (3,), as a scene file gives it."""
+    if not isinstance(value, list) or len(value) != 3:
+        raise UnusableInputError(f"{where}: give [x, y, z] in m, not {value!r}.")
+    return np.array([number(v, where, -FAR_M, FAR_M) for v in value])
+
+
+def span_within(low: float, high: float) -> Callable[[Any, str], tuple[float, float]]:
+    """Return a function that reads lowest and highest, or one number for both."""
+
+    def read(value: Any, where: str) -> tuple[float, float]:
+        ends = value if isinstance(value, list) else [value, value]
+        if len(ends) != 2:
+            raise UnusableInputError(f"{where}: give a number or [low, high], not {value!r}.")
+        return number(ends[0], where, low, high), number(ends[1], where, low, high)
+
+    return read
+
+
 @dataclass(frozen=True)
 class Partner:
     """What a hand does in every episode; spans are lowest and highest, drawn by its seed.
 
     Attributes:
         hand: the mocap body.
-        thing: the loose body that changes hands.
-        gives: from the hand to the robot; otherwise the other way.
+        gives: the loose body that it gives to the robot, or "" where it `takes` one.
         hesitates: share of episodes in which it draws back once; `turns` likewise.
     """
 
     hand: str
-    thing: str
-    gives: bool
-    comes_from_m: Pose
-    spans: Mapping[str, tuple[float, float]]
-    hesitates: float
-    turns: float
+    comes_from_m: Pose = field(metadata={"read": triple})
+    x_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
+    y_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
+    z_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
+    gives: str = ""
+    takes: str = ""
+    yaw_deg: tuple[float, float] = read_with(span_within(-360.0, 360.0), (-60.0, 60.0))
+    after_s: tuple[float, float] = read_with(span_within(-360.0, 360.0), (0.2, 1.5))
+    speed_m_s: tuple[float, float] = read_with(span_within(0.01, 360.0), (0.2, 0.4))
+    hesitates: float = ranged(0.5, 0.0, 1.0)
+    turns: float = ranged(0.5, 0.0, 1.0)
+
+    @property
+    def thing(self) -> str:
+        """The loose body that changes hands."""
+        return self.gives or self.takes
 
 
 def read_partner(said: Any, where: str) -> Partner:
     """Read `partner` of a scene file; UnusableInputError where it isn't one."""
-    said = mapping(said, where, "hand, gives or takes, x_m, y_m, z_m")
-    check_keys(said, KEYS, where, ("hand", "x_m", "y_m", "z_m", "comes_from_m"))
-    if ("gives" in said) == ("takes" in said):
+    partner = read_as(Partner, said, where)
+    if bool(partner.gives) == bool(partner.takes):
         raise UnusableInputError(f"{where}: give one of gives and takes, the name of a body.")
-    defaults = {"yaw_deg": [-60, 60], "after_s": [0.2, 1.5], "speed_m_s": [0.2, 0.4]}
-    spans = dict[str, tuple[float, float]]()
-    for key in ("x_m", "y_m", "z_m", *defaults):
-        ends = said.get(key, defaults.get(key))
-        ends = ends if isinstance(ends, list) else [ends, ends]
-        if len(ends) != 2:
-            raise UnusableInputError(f"{where}, {key}: give a number or [low, high].")
-        low = 0.01 if key == "speed_m_s" else -360.0
-        spans[key] = (
-            number(ends[0], f"{where}, {key}", low, 360.0),
-            number(ends[1], f"{where}, {key}", low, 360.0),
-        )
-    origin = said["comes_from_m"]
-    if not isinstance(origin, list) or len(origin) != 3:
-        raise UnusableInputError(f"{where}, comes_from_m: give [x, y, z] in m.")
-    shares = [number(said.get(k, 0.5), f"{where}, {k}", 0.0, 1.0) for k in ("hesitates", "turns")]
-    return Partner(
-        str(said["hand"]),
-        str(said.get("gives") or said.get("takes")),
-        "gives" in said,
-        np.array([number(v, f"{where}, comes_from_m", -10.0, 10.0) for v in origin]),
-        spans,
-        *shares,
-    )
+    return partner
 
 
 class PartnerMotion:
@@ -258,7 +263,7 @@ class PartnerMotion:
     def plan(self, rng: np.random.Generator) -> str:
         """Draw what the hand does in an episode; return it in words."""
         partner = self._partner
-        drawn = {key: float(rng.uniform(*span)) for key, span in partner.spans.items()}
+        drawn = {key: float(rng.uniform(*getattr(partner, key))) for key in SPANS}
         self._speed_m_s = drawn["speed_m_s"]
         at = np.array([drawn["x_m"], drawn["y_m"], drawn["z_m"], np.radians(drawn["yaw_deg"])])
         self._home = np.append(partner.comes_from_m, at[3])
@@ -283,7 +288,7 @@ class PartnerMotion:
     def reset(self, rng: np.random.Generator, data: mujoco.MjData) -> None:
         """Draw what the hand does, and put it where it comes from."""
         self.plan(rng)
-        self._carries, self._since_s, self._over = self._partner.gives, np.inf, False
+        self._carries, self._since_s, self._over = bool(self._partner.gives), np.inf, False
         self._on_palm = np.array([0.0, 0.0, self._high_m, 0.0])
         self.step(data)
 

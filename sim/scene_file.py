@@ -7,7 +7,7 @@ arm's position servos, [°] of hinges and [m] of slides, as its `agent_pos`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -22,18 +22,33 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import (
+    check_keys,
+    load_yaml,
+    mapping,
+    not_in_file,
+    number,
+    pair,
+    ranged,
+    read_as,
+    read_with,
+)
 from gaploop.core.vocabulary import OTHER_WORDS, SEEN
 from gaploop.sim.camera import LayeredCamera, look_at_quat
-from gaploop.sim.hand import Partner, PartnerMotion, read_partner
+from gaploop.sim.hand import (
+    FAR_M,
+    Partner,
+    PartnerMotion,
+    read_partner,
+    span_within,
+    triple,
+)
 from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import find_roles, position_servos
 from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
-FAR_M: Final = 100.0
-AIMED: Final = ("eye_m", "at_m")
 ROOT_HALF: Final = float(np.sqrt(0.5))
 OUT: Final[Mapping[str, tuple[float, ...]]] = {
     "z": (1.0, 0.0, 0.0, 0.0), "-z": (0.0, 1.0, 0.0, 0.0),
@@ -41,6 +56,11 @@ OUT: Final[Mapping[str, tuple[float, ...]]] = {
     "y": (ROOT_HALF, -ROOT_HALF, 0.0, 0.0), "-y": (ROOT_HALF, ROOT_HALF, 0.0, 0.0),
 }  # fmt: skip
 """Axis of a tool that points out of the hand, to the turn (w, x, y, z) that makes it z."""
+
+
+def _size_px(value: Any, where: str) -> tuple[int, int]:
+    width, height = pair(value, where, 8, 4096, "[width, height] in px")
+    return int(width), int(height)
 
 
 @dataclass(frozen=True)
@@ -53,12 +73,12 @@ class SceneCamera:
         view: as a calibration file has it, or None.
     """
 
-    name: str
-    size_px: tuple[int, int] = SIZE_PX
-    view: View | None = None
-    eye_m: NDArray[np.float64] | None = None
-    at_m: NDArray[np.float64] | None = None
-    fovy_deg: float = 45.0
+    name: str = not_in_file("")
+    size_px: tuple[int, int] = read_with(_size_px, SIZE_PX)
+    view: View | None = not_in_file(None)
+    eye_m: NDArray[np.float64] | None = read_with(triple, None)
+    at_m: NDArray[np.float64] | None = read_with(triple, None)
+    fovy_deg: float = ranged(45.0, 1.0, 170.0)
 
 
 @dataclass(frozen=True)
@@ -90,11 +110,66 @@ class PlacedBody:
         z_m: None for the height that it has in the model.
     """
 
-    body: str
-    x_m: tuple[float, float]
-    y_m: tuple[float, float]
-    yaw_deg: tuple[float, float] = (0.0, 0.0)
-    z_m: float | None = None
+    x_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
+    y_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
+    yaw_deg: tuple[float, float] = read_with(span_within(-360.0, 360.0), (0.0, 0.0))
+    z_m: float | None = ranged(None, -FAR_M, FAR_M)
+    body: str = not_in_file("")
+
+
+def _tool(said: Any, where: str) -> Tool:
+    if not isinstance(said, dict):
+        return Tool(str(said or ""))
+    check_keys(said, ("site", "body", "at_m", "out"), where)
+    if ("site" in said) == ("body" in said):
+        raise UnusableInputError(f"{where}: give site, or body with at_m.")
+    if (out := str(said.get("out", "z"))) not in OUT:
+        raise unknown_choice("axis", out, OUT, f"{where}, out")
+    at_m = triple(said.get("at_m", [0.0] * 3), f"{where}, at_m") if "body" in said else None
+    return Tool(str(said.get("site") or said.get("body")), at_m, out)
+
+
+def _cameras(said: Any, where: str) -> tuple[SceneCamera, ...]:
+    found = list[SceneCamera]()
+    for name, given in mapping(said, where, "name: {eye_m, at_m}").items():
+        place = f"{where}, {name}"
+        if "calibration" in (given or {}):
+            known = read_cameras({name: given}, where)[str(name)]
+            view = view_of(str(name), known, str(name), SIZE_PX, place)
+            found.append(SceneCamera(str(name), view.size_px, view))
+            continue
+        camera = read_as(SceneCamera, given, place)
+        if (camera.eye_m is None) != (camera.at_m is None):
+            raise UnusableInputError(f"{place}: eye_m and at_m go together.")
+        found.append(replace(camera, name=str(name)))
+    return tuple(found)
+
+
+def _reset(said: Any, where: str) -> tuple[PlacedBody, ...]:
+    return tuple(
+        replace(read_as(PlacedBody, spot, f"{where}, {name}"), body=str(name))
+        for name, spot in mapping(said, where, "body: {x_m, y_m}").items()
+    )
+
+
+def _choices(said: Any, where: str) -> dict[str, list[str]]:
+    found = mapping(said, where, "name: [this, that]")
+    for name, values in found.items():
+        if not isinstance(values, list) or not values or not str(name).isidentifier():
+            raise UnusableInputError(f"{where}, {name}: give a list of names, such as [red, blue].")
+    return {str(name): [str(v) for v in values] for name, values in found.items()}
+
+
+def _words(said: Any, _where: str = "") -> tuple[str, ...]:
+    return tuple(map(str, said)) if said and isinstance(said, list) else (str(said),)
+
+
+def _as_it_is(said: Any, _where: str) -> Any:
+    return said
+
+
+def _listed(said: Any, _where: str) -> tuple[Any, ...]:
+    return tuple(said or ())
 
 
 @dataclass(frozen=True)
@@ -112,25 +187,25 @@ class Scene:
         partner: a person's hand that gives the robot something, or takes it.
     """
 
-    path: Path
-    mjcf: Path
-    arm: Path | None = None
-    arm_at_m: Sequence[float] | NDArray[np.float64] = (0.0, 0.0, 0.0)
-    arm_turn_deg: float = 0.0
-    joints: tuple[str, ...] = ()
+    mjcf: Path = read_with(_as_it_is)
+    success: Any = read_with(_as_it_is)
+    instruction: Sequence[str] = read_with(_words)
+    path: Path = not_in_file(Path())
+    arm: Path | None = read_with(_as_it_is, None)
+    arm_at_m: Sequence[float] | NDArray[np.float64] = read_with(triple, (0.0, 0.0, 0.0))
+    arm_turn_deg: float = ranged(0.0, -360.0, 360.0)
+    joints: tuple[str, ...] = read_with(_listed, ())
     gripper: Mapping[str, Any] = field(default_factory=dict)
-    tool: Tool = Tool()
+    tool: Tool = read_with(_tool, Tool())
     home_deg: Mapping[str, float] = field(default_factory=dict)
-    cameras: tuple[SceneCamera, ...] = ()
-    fps: float = 25.0
-    reset: tuple[PlacedBody, ...] = ()
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    instruction: Sequence[str] = ("",)
-    wordings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    success: Any = None
-    demonstrator: Sequence[Mapping[str, Any]] = ()
-    max_s: float = 12.0
-    partner: Partner | None = None
+    cameras: tuple[SceneCamera, ...] = read_with(_cameras, ())
+    fps: float = ranged(25.0, 1.0, 500.0)
+    reset: tuple[PlacedBody, ...] = read_with(_reset, ())
+    choices: Mapping[str, Sequence[str]] = read_with(_choices, default_factory=dict)
+    wordings: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata={"read": None})
+    demonstrator: Sequence[Mapping[str, Any]] = read_with(_listed, ())
+    max_s: float = ranged(12.0, 0.1, 600.0)
+    partner: Partner | None = read_with(read_partner, None)
 
     @property
     def is_worded_anew(self) -> bool:
@@ -172,58 +247,6 @@ def _chosen(said: Any, chosen: Mapping[str, str], where: str) -> Any:
     return [_chosen(v, chosen, where) for v in said] if isinstance(said, list | tuple) else said
 
 
-def _choices(said: Any, where: str) -> dict[str, list[str]]:
-    found = mapping(said, where, "name: [this, that]")
-    for name, values in found.items():
-        if not isinstance(values, list) or not values or not str(name).isidentifier():
-            raise UnusableInputError(f"{where}, {name}: give a list of names, such as [red, blue].")
-    return {str(name): [str(v) for v in values] for name, values in found.items()}
-
-
-def _words(said: Any) -> tuple[str, ...]:
-    return tuple(map(str, said)) if said and isinstance(said, list) else (str(said),)
-
-
-def _triple(value: Any, where: str) -> NDArray[np.float64]:
-    if not isinstance(value, list) or len(value) != 3:
-        raise UnusableInputError(f"{where}: give [x, y, z] in m, not {value!r}.")
-    return np.array([number(v, where, -FAR_M, FAR_M) for v in value])
-
-
-def _span(value: Any, where: str, most: float) -> tuple[float, float]:
-    ends = value if isinstance(value, list) else [value, value]
-    if len(ends) != 2:
-        raise UnusableInputError(f"{where}: give a number or [low, high], not {value!r}.")
-    low, high = (number(v, where, -most, most) for v in ends)
-    return low, high
-
-
-READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "arm_at_m": _triple,
-    "arm_turn_deg": lambda v, where: number(v, where, -360.0, 360.0),
-    "joints": lambda v, _: tuple(v or ()),
-    "gripper": lambda v, where: mapping(v, where, "joint, open, closed"),
-    "tool": lambda v, where: _tool(v, where),
-    "home_deg": lambda v, where: mapping(v, where, "joint: degrees"),
-    "cameras": lambda v, where: tuple(
-        _camera(str(name), camera or {}, where)
-        for name, camera in mapping(v, where, "name: {eye_m, at_m}").items()
-    ),
-    "fps": lambda v, where: number(v, where, 1.0, 500.0),
-    "reset": lambda v, where: tuple(
-        _placed(str(name), spot, f"{where}, {name}")
-        for name, spot in mapping(v, where, "body: {x_m, y_m}").items()
-    ),
-    "choices": _choices,
-    "instruction": lambda v, _: _words(v),
-    "success": lambda v, _: v,
-    "demonstrator": lambda v, _: tuple(v or ()),
-    "max_s": lambda v, where: number(v, where, 0.1, 600.0),
-    "partner": read_partner,
-}
-"""Key of a scene file, and field of `Scene`, to what reads it."""
-
-
 def load_scene(path: Path) -> Scene:
     """Read a scene file.
 
@@ -231,56 +254,16 @@ def load_scene(path: Path) -> Scene:
         UnusableInputError: it can't be read, or says something unknown.
     """
     said, where = load_yaml(path, "Scene"), f"Scene {path}"
-    check_keys(said, ("mjcf", "arm", *READERS), where, ("mjcf", "success", "instruction"))
     for camera in mapping(said.get("cameras"), f"{where}, cameras", "name: {eye_m, at_m}").values():
         if isinstance(camera, dict) and "calibration" in camera:  # beside the scene
             camera["calibration"] = str(path.parent / str(camera["calibration"]))
-    more: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
-    if isinstance(levels := said["instruction"], dict):
+    said |= {key: _model_file(said[key], path) for key in ("mjcf", "arm") if key in said}
+    wordings = dict[str, Sequence[str]]()
+    if isinstance(levels := said.get("instruction"), dict):
         check_keys(levels, (SEEN, *OTHER_WORDS), f"{where}, instruction", (SEEN,))
-        more["wordings"] = {k: _words(v) for k, v in levels.items() if k != SEEN}
+        wordings = {k: _words(v) for k, v in levels.items() if k != SEEN}
         said["instruction"] = levels[SEEN]
-    given = {k: read(said[k], f"{where}, {k}") for k, read in READERS.items() if k in said}
-    return Scene(path, **more, **given)
-
-
-def _camera(name: str, said: Mapping[str, Any], cameras: str) -> SceneCamera:
-    where = f"{cameras}, {name}"
-    if "calibration" in said:
-        known = read_cameras({name: said}, cameras)[name]
-        view = view_of(name, known, name, SIZE_PX, where)
-        return SceneCamera(name, view.size_px, view)
-    check_keys(said, (*AIMED, "fovy_deg", "size_px", "calibration"), where)
-    width, height = said.get("size_px", SIZE_PX)
-    added: dict[str, Any] = {k: _triple(said[k], f"{where}, {k}") for k in AIMED if k in said}
-    if len(added) == 1:
-        raise UnusableInputError(f"{where}: eye_m and at_m go together.")
-    fovy_deg = number(said.get("fovy_deg", 45.0), f"{where}, fovy_deg", 1.0, 170.0)
-    return SceneCamera(name, (int(width), int(height)), **added, fovy_deg=fovy_deg)
-
-
-def _tool(said: Any, where: str) -> Tool:
-    if not isinstance(said, dict):
-        return Tool(str(said or ""))
-    check_keys(said, ("site", "body", "at_m", "out"), where)
-    if ("site" in said) == ("body" in said):
-        raise UnusableInputError(f"{where}: give site, or body with at_m.")
-    if (out := str(said.get("out", "z"))) not in OUT:
-        raise unknown_choice("axis", out, OUT, f"{where}, out")
-    at_m = _triple(said.get("at_m", [0.0] * 3), f"{where}, at_m") if "body" in said else None
-    return Tool(str(said.get("site") or said.get("body")), at_m, out)
-
-
-def _placed(name: str, said: Mapping[str, Any], where: str) -> PlacedBody:
-    check_keys(said, ("x_m", "y_m", "z_m", "yaw_deg"), where, ("x_m", "y_m"))
-    z_m = said.get("z_m")
-    return PlacedBody(
-        name,
-        _span(said["x_m"], f"{where}, x_m", FAR_M),
-        _span(said["y_m"], f"{where}, y_m", FAR_M),
-        _span(said.get("yaw_deg", 0.0), f"{where}, yaw_deg", 360.0),
-        None if z_m is None else number(z_m, f"{where}, z_m", -FAR_M, FAR_M),
-    )
+    return replace(read_as(Scene, said, where), path=path, wordings=wordings)
 
 
 def _model_file(said: Any, scene: Path) -> Path:
