@@ -43,7 +43,8 @@ from gaploop.sim.conditions import LOOKS
 from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.randomise import named
-from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.views import OVERHEAD
 from gaploop.sim.world import GymWorld, WorldSpec

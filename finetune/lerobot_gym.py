@@ -41,7 +41,7 @@ from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
-from gaploop.sim.scene_file import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec
 

@@ -59,7 +59,7 @@ class SceneOptions:
     """What the compiled model contains beyond the arm.
 
     Attributes:
-        task: of `scene_file.TASKS`.
+        task: of `catalogue.TASKS`.
         background: name in conditions.BACKGROUNDS.
         thing: the carried object.
     """
