@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,27 +119,17 @@ class TakeDiagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in `diagnosis.json`."""
-        return {
-            "uid": self.uid,
-            "episode": self.episode,
-            "mode": self.mode,
-            "phase": self.phase,
+        evidence = [
+            {
+                "signal": e.signal, "value": None if math.isnan(e.value) else e.value,
+                "unit": e.unit, "says": e.message,
+            }
+            for e in self.evidence
+        ]  # fmt: skip
+        return asdict(self) | {
             "dimensions": {k: round(v, 6) for k, v in self.dimensions.items()},
             "none": round(self.none, 6),
-            "abstained": self.abstained,
-            "evidence": [
-                {
-                    "signal": e.signal,
-                    "value": None if math.isnan(e.value) else e.value,
-                    "unit": e.unit,
-                    "says": e.message,
-                }
-                for e in self.evidence
-            ],
-            "unseen": list(self.unseen),
-            "named": list(self.named),
-            "candidates": list(self.candidates),
-            "by": self.by,
+            "evidence": evidence,
         }
 
     @classmethod
