@@ -21,7 +21,7 @@ from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.world_twin import _Replays, fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
-from gaploop.sim.identification.outages import Outages, find, last
+from gaploop.sim.identification.noise import Outages, find, last
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 
