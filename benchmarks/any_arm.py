@@ -22,8 +22,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import options
 from gaploop.sim.identification.drives import fit_drives
-from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm
-from gaploop.sim.identification.servo_arm import ServoArm
+from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, ServoArm
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig

@@ -16,14 +16,6 @@ import numpy as np
 
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim import conditions
-from gaploop.sim.gaps.hand import (
-    FINGER_REACH_M,
-    HOVER_HEIGHT_M,
-    PUSH_SPEED_M_S,
-    SPEED_M_S,
-    HandVisits,
-    Knot,
-)
 from gaploop.sim.gaps.mechanism import (
     HORIZON_S,
     Appliers,
@@ -39,6 +31,14 @@ from gaploop.sim.gaps.mechanism import (
     spread,
 )
 from gaploop.sim.gaps.mechanisms import PERSON_SIDE, Picture
+from gaploop.sim.hand import (
+    FINGER_REACH_M,
+    HOVER_HEIGHT_M,
+    PUSH_SPEED_M_S,
+    SPEED_M_S,
+    HandVisits,
+    Knot,
+)
 
 LYING_HEIGHT_M = 0.004
 ARM_HEIGHT_M = 0.075  # of the gripper's body while it grasps or carries

@@ -87,7 +87,7 @@ def _reference(base: str, task: str, robot: str, folder: Path) -> Path | None:
     """Return the file that says what is usual for the arm, made if need be; None if one ships."""
     from benchmarks.reference import record_reference
     from gaploop.finetune.demonstrations import TargetCell
-    from gaploop.sim.arms import SO101
+    from gaploop.sim.catalogue import SO101
 
     if robot == SO101.name:
         return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gaploop.core.protocols import Leader
     from gaploop.core.take import Take
     from gaploop.core.twin import Twin
-    from gaploop.failure_analysis.diagnosis_record import Diagnosis
+    from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.finetune.reproduction import Reproduction
 
 STATIONS: Final = 24
@@ -239,8 +239,8 @@ def _record(
     from gaploop.collect.rig import embedded_rig
     from gaploop.collect.take import run_take
     from gaploop.finetune.evaluate import MAX_S
+    from gaploop.sim.catalogue import INSTRUCTIONS
     from gaploop.sim.expert import ScriptedLeader
-    from gaploop.sim.tasks import INSTRUCTIONS
 
     journal.mkdir()
     # Nothing changes the cell here, but it stands for a real one all the same.
@@ -278,7 +278,7 @@ def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
     from gaploop.collect.rig import embedded_rig
     from gaploop.scripts._identify import identify
     from gaploop.scripts.identify import IdentifyConfig
-    from gaploop.sim.arms import SO101
+    from gaploop.sim.catalogue import SO101
 
     journal = folder / "probe"
     probe_cell(

@@ -14,8 +14,7 @@ from scipy.special import expit
 
 from gaploop.core.statistics import rate
 from gaploop.failure_analysis.cohort import change, matched
-from gaploop.failure_analysis.factors import factor_table
-from gaploop.failure_analysis.trials import Trials
+from gaploop.failure_analysis.factors import Trials, factor_table
 
 COSTS: Final = {"lighting": {"dim": -0.5}, "distractors": {"2": -1.0, "4": -2.0}}
 """Planted effects, in log odds."""

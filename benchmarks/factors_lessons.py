@@ -17,7 +17,7 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import CONFIDENCE, Estimate, TrialCounts, weighted_sum
-from gaploop.failure_analysis.trials import Trials
+from gaploop.failure_analysis.factors import Trials
 
 TASK: Final = "task"
 TRAINING: Final = "training_condition"

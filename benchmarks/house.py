@@ -76,8 +76,8 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "damaged datasets fail in the middle of a training, and are recorded again",
     ),
     "simulations of one's own": (
-        "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/roles.py sim/predicates.py "
-        "finetune/lerobot_gym.py finetune/world_twin.py finetune/world_check.py",
+        "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/scene_world.py sim/roles.py "
+        "sim/predicates.py finetune/lerobot_gym.py finetune/world_twin.py finetune/world_check.py",
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (
@@ -102,8 +102,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "no failure mode, phase or evidence: diagnose has nothing to say",
     ),
     "doctor": (
-        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py "
-        "collect/mornings.py",
+        "teleop/checks scripts/doctor.py scripts/_doctor.py collect/preflight.py",
         "faults of an arm, a camera or a policy show in the first episode",
     ),
     "leaders": (

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.collect.rig import Rig
     from gaploop.core.messages import Image
-    from gaploop.failure_analysis.diagnosis_record import Diagnosis
+    from gaploop.failure_analysis.diagnosis import Diagnosis
 
 UNMEASURED: Final[Mapping[str, Sequence[str]]] = {
     "contact_dynamics": ("slippery", "soft", "sticky"),

@@ -91,7 +91,7 @@ def as_lerobot(take: Take) -> Take:
     """Return a take as a plain LeRobot dataset holds it: action and state, a frame each 20 ms."""
     from gaploop.core.take import Frames
     from gaploop.core.telemetry import Telemetry
-    from gaploop.sim.arms import to_degrees
+    from gaploop.sim.catalogue import to_degrees
 
     rows = slice(None, None, 2)
     sent, read = (
@@ -129,7 +129,7 @@ def _truth(injected: Any) -> dict[str, float]:
 def _station(
     names: tuple[str, ...], gaps: dict[str, float], seed: int, frames: bool
 ) -> dict[str, Any]:
-    from gaploop.sim.arms import SO101
+    from gaploop.sim.catalogue import SO101
     from gaploop.sim.identification.drives import fit_drives
 
     takes, injected = motion_takes(gaps, seed)

@@ -77,7 +77,7 @@ def attempt(cell: SimCell, seed: int) -> Take:
     from gaploop.core.take import Frames, Take, TakeInfo
     from gaploop.core.telemetry import Telemetry
     from gaploop.core.vocabulary import Outcome, TakeKind
-    from gaploop.sim.arms import to_degrees
+    from gaploop.sim.catalogue import to_degrees
     from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.scene import CAMERA_NAME
 

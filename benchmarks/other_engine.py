@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101, from_degrees, to_degrees
+from gaploop.sim.catalogue import INSTRUCTIONS, SO101, from_degrees, to_degrees
 from gaploop.sim.conditions import BACKGROUNDS, OBJECT_RGBA, PAINT, TARGET_RGBA, table_texture
-from gaploop.sim.tasks import INSTRUCTIONS
 
 ID: Final = "SO101PickPlace-v0"
 FIRST_SCENE: Final = 1_000_000

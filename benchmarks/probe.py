@@ -88,9 +88,9 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
     from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
     from gaploop.core.twin import Twin, around_twin
-    from gaploop.datasets.sources import load_takes
+    from gaploop.datasets.lerobot_read import load_takes
     from gaploop.finetune.evaluate import evaluate
-    from gaploop.sim.arms import SO101
+    from gaploop.sim.catalogue import SO101
     from gaploop.sim.identification import contact
     from gaploop.sim.identification.drives import fit_drives
 
@@ -152,8 +152,8 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:
     from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
-    from gaploop.datasets.sources import load_takes
-    from gaploop.sim.arms import SO101
+    from gaploop.datasets.lerobot_read import load_takes
+    from gaploop.sim.catalogue import SO101
     from gaploop.sim.gaps import draw_gaps
     from gaploop.sim.identification.scene import fit_scene
 

@@ -62,7 +62,7 @@ def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
 
 
 def _dataset(root: Path, rng: np.random.Generator, sets: int) -> dict[str, Any]:
-    from gaploop.datasets.sources import load_takes
+    from gaploop.datasets.lerobot_read import load_takes
     from gaploop.failure_analysis.diagnosis import diagnose
     from gaploop.failure_analysis.relative import figures_of
     from gaploop.failure_analysis.views.joints import with_units

@@ -28,10 +28,10 @@ from gaploop.core.messages import Image
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.camera_check import CameraCheck, KnownCamera, YesNo
-from gaploop.failure_analysis.views.camera_samples import CameraSamples, reduced, sample
-from gaploop.failure_analysis.views.camera_samples import measure as measured
+from gaploop.failure_analysis.views.pictures import CameraSamples, reduced, sample
+from gaploop.failure_analysis.views.pictures import measure as measured
 
 log = logging.getLogger(__name__)
 BLACK: Final = 8.0

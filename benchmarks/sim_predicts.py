@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.bench import BenchConfig
     from benchmarks.gate_tests import Numbers
-    from gaploop.failure_analysis.trials import Trials
+    from gaploop.failure_analysis.factors import Trials
 
 BASE: Final = "base"
 """The evaluation setting that is like the training; all others are out of distribution."""

@@ -26,9 +26,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.diagnosis_record import (
+from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
+    diagnose,
     load_diagnosis,
     save_diagnosis,
     suggested_labels,
@@ -47,7 +47,7 @@ from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
 from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification import fit_station
 from gaploop.sim.randomise import preset

@@ -16,7 +16,7 @@ from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
 from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.pretrain import POLICY, pretrain
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 
 SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""

@@ -1,21 +1,48 @@
-"""Before a policy may drive: who is asked, what is kept of it, whether a rollout can rely on it."""
+"""Before anything drives: what a policy needs, and what a station measures each morning.
+
+A preflight says who is asked, what is kept of it, and whether a rollout can rely on it. In the
+morning `gaploop doctor` puts the joints' test motions through the tests that datasets go through
+(`datasets/absolute`), and says what changed since the mornings before. A station's figures are kept
+beside its file, STATION.mornings.jsonl, one line a run: when, and the numbers; nothing about
+people, paths or pictures.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
+import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import DAMAGE, GaploopError
-from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
+from gaploop.core.files import append_line, json_lines, read_json, writable_folder, write_json
+from gaploop.core.messages import Tick
+from gaploop.core.protocols import Follower
+from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.arm_findings import ArmTests
+from gaploop.datasets.absolute.findings import (
+    AbsoluteReport,
+    Day,
+    Figure,
+    figures_from_json,
+    figures_to_json,
+    trends,
+)
+from gaploop.datasets.absolute.recording import recording_of
+from gaploop.teleop.checks.arm import DAMPING, ESTOP, MEASURE
 from gaploop.teleop.checks.result import CheckResult, Level
 
 FILE: Final = "preflight.json"
@@ -149,3 +176,203 @@ class Terminal:
 def _say(words: str) -> None:
     sys.stderr.write(words)
     sys.stderr.flush()
+
+
+SUFFIX: Final = ".mornings.jsonl"
+MORNINGS: Final = 60
+"""So many runs are looked back at."""
+MOTION: Final = "motion"
+HISTORY: Final = "history"
+FPS: Final = 50.0
+"""Turns are thinned to about this rate [Hz]: steps between readings must be larger than noise."""
+AROUND_S: Final = 0.6
+"""Of the rest before and after a motion so much belongs to it [s]."""
+HELD: Final = 0.05
+"""A number that was read once is taken to be right to this share."""
+SAID: Final = ("offset", "noise", "repeats", "quantum", "dead_band", "joint_delay", "jumps")
+"""Kinds that motions of a few degrees can show; the others are for demonstrations."""
+
+
+class MotionLog:
+    """A `TakeSink` that keeps what joints were sent and where they were."""
+
+    def __init__(self) -> None:
+        self.turns: list[Tick] = []
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn."""
+        self.turns.append(tick)
+
+    def report(self, names: Sequence[str]) -> AbsoluteReport | None:
+        """Return what the motions show by themselves; None where there were too few."""
+        found = AbsoluteReport(Path())
+        if len(self.turns) < 10:
+            return None
+        t = np.array([turn.t_s for turn in self.turns])
+        step = max(1, round(1 / FPS / max(float(np.median(np.diff(t))), 1e-3)))
+        turns = self.turns[::step]
+        fps = 1.0 / float(np.median(np.diff(t[::step])))
+        sent = np.degrees([turn.command.sent_rad for turn in turns])
+        read = np.degrees([turn.state.position_rad for turn in turns])
+        around, last = round(AROUND_S * fps), 0
+        made = []
+        moves = np.abs(np.diff(sent, axis=0)) > 0.01
+        which = np.where(moves.any(axis=1), moves.argmax(axis=1), -1)
+        rows = np.flatnonzero(which >= 0)  # an episode is what one joint does
+        for part in np.split(rows, np.flatnonzero(np.diff(which[rows])) + 1):
+            first, end = max(last, part[0] - around), part[-1] + around
+            made += [(sent[first:end], read[first:end])] if len(part) > around else []
+            last = int(part[-1])
+        if not made:
+            return None
+        ArmTests(recording_of(names, made, fps), found).run()
+        found.rank()
+        return found
+
+
+def check_motion(report: AbsoluteReport) -> Iterator[CheckResult]:
+    """Yield what the test motions show by themselves."""
+    said = [f for f in report.findings if f.kind in SAID]
+    for finding in said:
+        yield CheckResult(MOTION, Level.WARN, finding.line(), finding.command, finding.to_json())
+    if not said:
+        rests = [f for f in report.figures if f.what == "offset"]
+        worst = max(rests, key=lambda f: abs(f.size.value), default=None)
+        found = "joints follow their commands"
+        if worst is not None:
+            found += f"; at rest {worst.about} is furthest off, by {worst.size.value:.2g}°"
+        yield CheckResult(MOTION, Level.OK, found)
+
+
+def camera_figures(results: Sequence[CheckResult]) -> list[Figure]:
+    """Return what was measured of the pictures."""
+    kinds = (("rate_hz", "new pictures a second", "", 3.0), ("brightness", "brightness", "of 255",
+             8.0), ("age_p99_s", "age", "s", 0.05))  # fmt: skip
+    return [
+        Figure(what, str(r.data["camera"]), unit, _once(float(r.data[key])), least)
+        for r in results if "camera" in r.data
+        for key, what, unit, least in kinds if math.isfinite(r.data.get(key, math.nan))
+    ]  # fmt: skip
+
+
+def _once(value: float) -> Estimate:
+    half = HELD * abs(value)
+    return Estimate(value, value - half, value + half)
+
+
+def _morning(row: Any, _where: str) -> Day:
+    return str(row["at"]), figures_from_json(row["figures"])
+
+
+def check_history(
+    station: Path, figures: Sequence[Figure], now: datetime | None = None
+) -> Iterator[CheckResult]:
+    """Yield what changed since the mornings before; keep this morning's figures."""
+    path = station.with_name(f"{station.stem}{SUFFIX}")
+    today = (now or datetime.now(UTC)).astimezone()
+    try:
+        days = list(json_lines(path, "a morning's figures", _morning)) if path.exists() else []
+    except UnusableInputError as error:
+        fix = f"Move {path} away: a new one is begun."
+        yield CheckResult(HISTORY, Level.WARN, str(error), fix)
+        return
+    if not figures:
+        found = "nothing was measured that could be set against another day"
+        yield CheckResult(HISTORY, Level.WARN, found, "Let the joints move; give it cameras.")
+        return
+    name = f"{today:%a %Y-%m-%d %H:%M}"
+    row = {"at": name, "figures": figures_to_json(figures)}
+    try:
+        append_line(path, json.dumps(row, ensure_ascii=False))
+    except OSError as error:
+        yield CheckResult(HISTORY, Level.WARN, f"not kept: {error}", f"Make {path} writable.")
+    changed = trends([*days[-MORNINGS:], (name, figures)])
+    for trend in changed:
+        yield CheckResult(HISTORY, Level.WARN, trend.line(), data=trend.to_json())
+    if not changed:
+        found = f"first figures of this station, kept in {path}"
+        if days:
+            runs = "run" if len(days) == 1 else f"{len(days)} runs"
+            found = f"{len(figures)} figures as on the {runs} before, since {days[0][0]}"
+        yield CheckResult(HISTORY, Level.OK, found)
+
+
+# -- an arm as it was measured -------------------------------------------------------------------
+
+
+REPORT_SCHEMA: Final = "gaploop.real_arm.v1"
+PER_JOINT: Final = {
+    "delay": "delay_ms", "dead band": "play_deg", "gain": "gain", "offset": "offset_deg",
+    "noise at rest": "noise_deg",
+}  # fmt: skip
+"""Figures of the test motions to their keys in the file."""
+WANTED: Final = ("delay_ms", "play_deg", "gain", "stop", "drop_deg", "fall", "bus_errors")
+
+
+def write_measured(
+    path: Path,
+    follower: Follower,
+    log: MotionLog,
+    results: Sequence[CheckResult],
+    figures: Sequence[Figure],
+) -> CheckResult:
+    """Write what was measured; say what couldn't be.
+
+    Args:
+        log: every turn in which the arm was held.
+        results: of `check_moving`.
+        figures: of the test motions and of the cameras.
+    """
+    joints: dict[str, dict[str, Any]] = {}
+    for figure in figures:
+        if (key := PER_JOINT.get(figure.what)) is not None:
+            size = figure.size
+            values = [round(v, 4) for v in (size.value, size.low, size.high)]
+            joints.setdefault(key, {})[figure.about] = values
+    said = {name: [r.data for r in results if r.check == name] for name in (ESTOP, DAMPING)}
+    ended: Mapping[str, Any] = next((d for d in said[ESTOP] if "took_s" in d), {})
+    stop = ended.get("stop")
+    speeds = next((d["deg_s"] for d in said[DAMPING] if "deg_s" in d), None)
+    device: Any = follower
+    counts = device.fault_counts() if hasattr(device, "fault_counts") else {}
+    ports = [Path(port).resolve() for port in getattr(device, "ports", ())]
+    found: dict[str, Any] = {
+        "schema": REPORT_SCHEMA,
+        "arm": getattr(device, "robot_type", ""),
+        "month": f"{datetime.now(UTC):%Y-%m}",
+        "emulated": any(port.is_relative_to("/dev/pts") for port in ports),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {name: _version(name) for name in ("gaploop", "lerobot")},
+        **joints,
+        "stop": stop and {**stop, "held_after_ms": round(1e3 * ended["took_s"], 1)},
+        "drop_deg": ended.get("drop_deg"),
+        "fall": speeds and {"braked_deg_s": round(speeds[0], 1), "free_deg_s": round(speeds[1], 1)},
+        "bus_errors": {"turns": len(log.turns), **{k: n for k, n in counts.items() if n}},
+        "cameras": _cameras(figures),
+    }
+    missing = [key for key in WANTED if found.get(key) in (None, {})]
+    write_json(path, found)
+    kept = f"kept in {path}, to be sent to others: it names the kind of arm, and nobody"
+    if not missing:
+        return CheckResult(MEASURE, Level.OK, kept, data=found)
+    fix = "Begin with the arm in the middle of its range, say yes to the fall, and measure again."
+    return CheckResult(
+        MEASURE, Level.WARN, f"{kept}; not measured: {', '.join(missing)}", fix, found
+    )
+
+
+def _cameras(figures: Sequence[Figure]) -> list[dict[str, float]]:
+    kinds = {"new pictures a second": ("rate_hz", 1.0), "age": ("age_p99_ms", 1e3)}
+    seen: dict[str, dict[str, float]] = {}
+    for figure in figures:
+        if figure.what in kinds:
+            key, scale = kinds[figure.what]
+            seen.setdefault(figure.about, {})[key] = round(scale * figure.size.value, 1)
+    return list(seen.values())  # without their names
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

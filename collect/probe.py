@@ -43,7 +43,7 @@ from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named
 from gaploop.sim.cell import SimCell
 from gaploop.sim.identification import contact
 from gaploop.sim.identification.contact import PROBE

@@ -24,7 +24,7 @@ from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.sim.arms import arm_of
+from gaploop.sim.catalogue import arm_of
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import one_line

@@ -34,10 +34,11 @@ from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
-from gaploop.datasets import columns, layout, lineage, staging
+from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
-from gaploop.datasets.check.fix import kept_copies
+from gaploop.datasets.check.dataset import kept_copies
 from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.edit.compose import EDIT_SCHEMA
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
@@ -452,7 +453,7 @@ def runs_of(
 
 def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTakes, str]:
     value = read_run(path)
-    if value.get("schema") == lineage.SCHEMA:
+    if value.get("schema") == EDIT_SCHEMA:
         raise ValueError("a dataset's own, which is cleared as a dataset")
     used = sum(_used(entry, uids, names, path.parent) for entry in value["inputs"])
     command, result = str(value.get("command", "")), value["result"]

@@ -18,7 +18,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.dataset import FixOptions, check, fix
 from gaploop.datasets.check.description import (
     checked_rename,
     read_object,
@@ -26,7 +26,6 @@ from gaploop.datasets.check.description import (
     usual_names,
 )
 from gaploop.datasets.check.findings import ERROR, Finding, FixDraft
-from gaploop.datasets.check.fix import FixOptions, fix
 from gaploop.datasets.edit.changes import ticks_to_degrees
 from gaploop.datasets.edit.compose import (
     UNCHANGED,
@@ -44,9 +43,8 @@ from gaploop.datasets.formats.dataset import (
     write_dataset,
 )
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
-from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.v3_files import matrix
+from gaploop.datasets.v3_files import EpisodeReader, matrix
 from gaploop.datasets.whole_stats import complete_stats
 
 _ABOUT_VIDEO: Final = frozenset(

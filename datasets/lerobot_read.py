@@ -1,4 +1,7 @@
-"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand."""
+"""Takes: of a dataset, or of whatever a folder holds (`load_takes`), a journal or a dataset.
+
+A dataset's frames come from Parquet, telemetry from Zarr, pictures on demand.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.core.journal_format import is_journal, read_journal
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets import columns, video
-from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
 from gaploop.datasets.layout import (
     DatasetInfo,
     EpisodeRow,
     damaged,
+    is_dataset,
     read_info,
     reraise_as_damaged,
     reraise_for,
 )
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
+from gaploop.datasets.v3_files import FrameTable, data_file, load_episode, load_frames
 from gaploop.datasets.video import VideoRange
 
 LONGEST_VIDEO_S: Final = 1e7
@@ -173,3 +179,23 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
                     yield np.asarray(picture.convert("RGB"))
+
+
+def load_takes(path: Path) -> Iterator[Take]:
+    """Yield the takes of the journal or dataset in `path`, oldest first.
+
+    Raises:
+        UnusableInputError: at once, where there is neither, or an empty one.
+    """
+    path = existing_folder(Path(path), "Folder")
+    if is_dataset(path):
+        if not read_info(path).total_episodes:
+            raise UnusableInputError(f"{path} is a dataset without episodes. Record some first.")
+        return read_takes(path)
+    if is_journal(path):
+        return read_journal(path)
+    what = "is empty" if not any(path.iterdir()) else "holds neither episodes nor a dataset"
+    raise UnusableInputError(
+        f"{path} {what}. Name a journal (folders with take.json) or a LeRobot dataset "
+        "(meta/info.json)."
+    )

@@ -24,10 +24,10 @@ from gaploop.core.messages import Image
 from gaploop.core.pixels import QUANTILES, Stats, pixel_counts, statistics_of
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import (
+    EpisodeReader,
     batches,
     matrix,
     numeric_features,

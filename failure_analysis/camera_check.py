@@ -27,16 +27,18 @@ from scipy.special import stdtrit
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.views.camera_samples import (
+from gaploop.failure_analysis.views.pictures import (
     HEIGHT,
     WIDTH,
     CameraSamples,
+    Grey,
+    Similarity,
     TakeLook,
     by_cells,
     lasting_edges,
+    register,
     sample,
 )
-from gaploop.failure_analysis.views.pictures import Grey, Similarity, register
 
 ERROR_RATE: Final = 0.05
 """Of an unaltered episode, how often any question about one of its cameras may be answered by

@@ -25,7 +25,7 @@ from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.reference import LEAST_TAKES
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
 

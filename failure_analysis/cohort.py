@@ -29,9 +29,18 @@ from gaploop.core.statistics import (
     weighted_sum,
 )
 from gaploop.core.vocabulary import Domain
-from gaploop.failure_analysis.factors import Effect, FactorTable, factor_table
+from gaploop.failure_analysis.factors import (
+    SCENES,
+    Attempt,
+    Effect,
+    FactorTable,
+    Trials,
+    attempted,
+    factor_table,
+    trials_of,
+    without,
+)
 from gaploop.failure_analysis.station import words
-from gaploop.failure_analysis.trials import SCENES, Attempt, Trials, attempted, trials_of, without
 
 SCHEMA: Final = "gaploop.across.v1"
 SHOWN: Final = 12

@@ -29,7 +29,7 @@ from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafeC
 from gaploop.core.protocols import TakeSink
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.live_signals import STREAMED, LiveSignals
 from gaploop.failure_analysis.reference import Ground, ground_of
 from gaploop.failure_analysis.signals.registry import registry

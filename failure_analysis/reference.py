@@ -29,7 +29,7 @@ from gaploop.failure_analysis.relative import figures_of
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
-from gaploop.sim.tasks import INSTRUCTIONS
+from gaploop.sim.catalogue import INSTRUCTIONS
 
 SCHEMA: Final = "gaploop.reference.v1"
 SHIPPED: Final = "reference_so101_cell_{task}.json"

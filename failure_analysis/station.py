@@ -232,8 +232,8 @@ class EvidenceBase:
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
         other_driver: a person or a script drove what went well, the policy what failed.
         figures: outside the embedded cell, how many of each take were set against successes.
-        elsewhere: the takes are of no cell, where all that is known of such evidence was measured.
-        owners: its twin is of somebody's own simulation, of which nothing measured here speaks.
+        elsewhere: takes or twin are of no cell, where all that is known of such evidence was
+            measured.
     """
 
     tier: Tier
@@ -243,12 +243,11 @@ class EvidenceBase:
     other_driver: bool = False
     figures: int | None = None
     elsewhere: bool = False
-    owners: bool = False
 
     @property
     def accuracy(self) -> TierAccuracy | None:
         """What a benchmark measured for this tier and reference, if it did."""
-        if self.elsewhere or self.owners:
+        if self.elsewhere:
             return None
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
@@ -286,12 +285,9 @@ class EvidenceBase:
             ReferenceKind.NONE: "no episode that went well",
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
+        unknown = "How often that is right hasn't been measured"
+        unknown += "; in others' simulations: docs/figures/worlds.md." if self.elsewhere else "."
         right = f"The likeliest cause is right in {self.accuracy}."
-        unknown = "How often that is right" + (
-            " in simulations that aren't gaploop's: docs/figures/worlds.md."
-            if self.owners
-            else " hasn't been measured."
-        )
         found.append(right if self.accuracy else unknown)
         if self.reference is ReferenceKind.STATION:
             found.append(
@@ -303,13 +299,11 @@ class EvidenceBase:
             found.append(f"Can't be ruled out: {blind}.")
         # The commands that would bring better evidence, cheapest first.
         if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
+            command = "rollout --robot.type=so101_sim --policy.path=POLICY."
+            command = "evaluate --dataset.root=DIR in yours." if self.elsewhere else command
             found.append(
                 "More: --reference=DIR of episodes that the policy does well in, in simulation: "
-                + (
-                    "gaploop evaluate --dataset.root=DIR in yours."
-                    if self.owners
-                    else "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
-                )
+                f"gaploop {command}"
             )
         if self.tier is not Tier.TWIN:
             found.append(
@@ -319,15 +313,14 @@ class EvidenceBase:
         return found
 
     def with_twin(self, measured: Collection[str], *, owners: bool = False) -> EvidenceBase:
-        """Return it with failures reproduced in a twin in which these dimensions were measured."""
+        """Return it with failures reproduced in a twin in which these dimensions were measured.
+
+        `owners`: the twin is of somebody's own simulation, no cell.
+        """
         blind = tuple(d for d in self.blind_to if d.value not in measured)
+        had, elsewhere = (*self.had, "station twin"), self.elsewhere or owners
         return replace(
-            self,
-            tier=Tier.TWIN,
-            had=(*self.had, "station twin"),
-            blind_to=blind,
-            figures=None,
-            owners=owners,
+            self, tier=Tier.TWIN, had=had, blind_to=blind, figures=None, elsewhere=elsewhere
         )
 
     def to_json(self) -> dict[str, Any]:

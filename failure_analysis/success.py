@@ -31,7 +31,7 @@ from gaploop.core.station import Station, StationScene
 from gaploop.core.statistics import Estimate, TrialCounts, percent, rate, weighted_sum
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.datasets.layout import EpisodeRow, is_dataset
 from gaploop.datasets.video import pictures_at
 from gaploop.failure_analysis.review.takes import TakeSource

@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
-from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.datasets.mixing.sources import load_mixture
 from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.config import FinetuneConfig

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, layout
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.sources import OpenMixture
-from gaploop.datasets.mixing.spec import check_selection, span_ends, wanted_frames
+from gaploop.datasets.mixing.sources import OpenMixture, check_selection, span_ends, wanted_frames
+from gaploop.datasets.v3_files import load_frames
 
 type Float32Array = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan, load_plan
 from gaploop.datasets.cache.folder import CacheOptions
-from gaploop.datasets.mixing.spec import check_selection
+from gaploop.datasets.mixing.sources import check_selection
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
     LORA,

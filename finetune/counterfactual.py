@@ -26,13 +26,13 @@ from gaploop.core.protocols import Policy
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.station import cause_words
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.reproduction import SCENES
+from gaploop.sim.catalogue import find_task
 from gaploop.sim.kinematics import from_polar
-from gaploop.sim.tasks import find_task
 
 LEAST_POINTS: Final = 0.10
 """Share of all rollouts that a cause must cost to be shown."""

@@ -24,9 +24,8 @@ from gaploop.core.twin import Randomisation, as_yaml
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import INSTRUCTIONS, SO101
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.tasks import INSTRUCTIONS
 
 MAX_S: Final = 20.0
 """A demonstration's time limit for each arm of the cell [simulated s]."""

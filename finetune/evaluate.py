@@ -29,7 +29,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import as_yaml
 from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome, TakeKind, set_up
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.modes import failure_mode
 from gaploop.failure_analysis.reference import Ground, ground_of
 from gaploop.failure_analysis.signals.registry import measure
@@ -39,10 +39,9 @@ from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named, wording
 from gaploop.sim.cell import CellCamera
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.tasks import wording
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""

@@ -12,8 +12,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import INSTRUCTION
 from gaploop.finetune.evaluation import NOMINAL
+from gaploop.sim.catalogue import WORDINGS
 from gaploop.sim.conditions import PLACEMENTS
-from gaploop.sim.tasks import WORDINGS
 
 ALL: Final = "all"
 DISTRACTORS: Final = (2, 4, 8)

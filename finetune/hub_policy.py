@@ -25,8 +25,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
 from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.dataset import NOTICES, PushOptions, UploadPlan
-from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.dataset import NOTICES, PushOptions, UploadPlan, require_clean
 from gaploop.datasets.hub.target import REPO_ID, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Pushed
 from gaploop.finetune import evaluation

@@ -25,8 +25,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import summarise_causes
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, summarise_causes
 from gaploop.failure_analysis.relative import figures_of
 from gaploop.failure_analysis.signals.registry import measure
 from gaploop.failure_analysis.station import (
@@ -43,10 +42,9 @@ from gaploop.finetune.evaluate import MAX_S, CellJob, CellSpec, attempts, ready
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.reproduction import LEAST_SHARE, SCENES, SURE, in_twin
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named, find_task
 from gaploop.sim.gaps import MECHANISMS, draw_gaps, mechanism_named
 from gaploop.sim.gaps.mechanism import UnavailableError
-from gaploop.sim.tasks import find_task
 
 DRAWS: Final = 6
 """Severities and directions of each mechanism,"""

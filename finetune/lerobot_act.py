@@ -34,7 +34,7 @@ from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.training import is_out_of_memory
-from gaploop.sim.arms import arm_of
+from gaploop.sim.catalogue import arm_of
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import NAMES as SCENE
 

@@ -30,7 +30,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.schema import named_function
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
@@ -41,7 +41,7 @@ from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
-from gaploop.sim.scene_file import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec
 

@@ -46,7 +46,7 @@ from gaploop.finetune.lerobot_formats import (
 )
 from gaploop.finetune.lerobot_trust import refuse_odd_files
 from gaploop.finetune.runs import withdrawn_from
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.lerobot_recalibration_steps import LightStep
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import NAMES as SCENE_NAMES

@@ -23,7 +23,7 @@ from gaploop.datasets.layout import DatasetInfo
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.lerobot_latency import check_timing
-from gaploop.sim.arms import arm_of
+from gaploop.sim.catalogue import arm_of
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.checks.result import CheckResult, Level
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.run_record import write_run
-from gaploop.datasets.labels.query import where
+from gaploop.datasets.labels import where
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.mixture import MixtureStage
-from gaploop.datasets.mixing.spec import by_size
+from gaploop.datasets.mixing.sources import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import MixedBatches, load_source
@@ -24,7 +24,7 @@ from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.finetune.tuning.takes import TakeNote, chosen_held_out
 from gaploop.finetune.tuning.tracked import ActLearner
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named
 
 POLICY: Final = "policy"
 EVALUATIONS: Final = 10

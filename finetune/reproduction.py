@@ -33,8 +33,12 @@ from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Randomisation, Twin, around_twin, as_yaml
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import (
+    Diagnosis,
+    TakeDiagnosis,
+    pooled_shares,
+    summarise_causes,
+)
 from gaploop.failure_analysis.station import (
     FLOOR,
     NAMED_FROM,
@@ -47,8 +51,7 @@ from gaploop.failure_analysis.station import (
 )
 from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
-from gaploop.sim.arms import arm_named
-from gaploop.sim.tasks import find_task
+from gaploop.sim.catalogue import arm_named, find_task
 
 SCENES: Final = 5_000
 """Scenes of reproductions begin here among those of evaluations."""

@@ -12,8 +12,8 @@ import numpy as np
 from gaploop.collect.withdrawal import noted_policies, noted_uids
 from gaploop.core.consent import default_register, load_register
 from gaploop.core.run_record import RUN, read_run
+from gaploop.datasets.edit.compose import dataset_hash
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lineage import dataset_hash
 from gaploop.finetune.batches import TrainingSource
 
 CHECKPOINTS: Final = "checkpoints"

@@ -14,7 +14,7 @@ from gaploop.core.files import writable_folder
 from gaploop.core.progress import lines_while
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
-from gaploop.sim.scene_file import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks.result import CheckResult, Level
 

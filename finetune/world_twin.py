@@ -28,7 +28,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
 from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import UnavailableError
-from gaploop.sim.identification.outages import (
+from gaploop.sim.identification.noise import (
     LAG,
     Outages,
     Replay,

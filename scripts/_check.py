@@ -20,8 +20,8 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import compare_sets, examine, training_set
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.check import dataset
+from gaploop.datasets.check.dataset import FixOptions, FixReport, fix, looks_like_dataset, plan
 from gaploop.datasets.check.findings import ERROR, Finding, numbers
-from gaploop.datasets.check.fix import FixOptions, FixReport, fix, looks_like_dataset, plan
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
 from gaploop.scripts.check import CheckConfig

@@ -17,20 +17,21 @@ from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
-from gaploop.datasets.frames import recorded_success
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
+from gaploop.datasets.v3_files import recorded_success
 from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.attribution import engineer_labels
 from gaploop.failure_analysis.cameras import CameraReference
 from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
-from gaploop.failure_analysis.diagnosis_record import (
+from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     deployment,
     save_diagnosis,
     shown_alone,
 )
+from gaploop.failure_analysis.factors import attempted, trials_of
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
 from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
@@ -50,15 +51,14 @@ from gaploop.failure_analysis.report.report import (
     shown_takes,
 )
 from gaploop.failure_analysis.station import without_telemetry
-from gaploop.failure_analysis.trials import attempted, trials_of
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.failure_analysis.views.pictures import example_pictures
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.diagnose import DiagnoseConfig
+from gaploop.sim.catalogue import find_task
 from gaploop.sim.recolour import THE_CELLS, recoloured_take
-from gaploop.sim.tasks import find_task
 
 PLANNED = 50
 """Takes that the report's plan may ask for."""

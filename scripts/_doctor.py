@@ -13,15 +13,18 @@ from rich.text import Text
 from gaploop.collect import lerobot_factory
 from gaploop.collect.encoder_process import CODEC
 from gaploop.collect.lerobot_factory import robot_words
-from gaploop.collect.mornings import (
+from gaploop.collect.policy_leader import Planner
+from gaploop.collect.preflight import (
+    Checked,
     MotionLog,
+    Terminal,
     camera_figures,
     check_history,
     check_motion,
+    check_speed,
     write_measured,
+    write_record,
 )
-from gaploop.collect.policy_leader import Planner
-from gaploop.collect.preflight import Checked, Terminal, check_speed, write_record
 from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError

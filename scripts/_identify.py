@@ -29,7 +29,7 @@ from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.cameras import THUMB, picture_age
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import recording_of
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.report.twin_page import (
     UNEXPLAINED,
     curves_png,
@@ -41,12 +41,11 @@ from gaploop.failure_analysis.views.joints import angles_rad, of_model, remember
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.identify import IdentifyConfig, Modelled
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named
 from gaploop.sim.identification import fit_station
 from gaploop.sim.identification.contact import FULL, PROBE
 from gaploop.sim.identification.drive_fit import MOST_STEPS
-from gaploop.sim.identification.open_loop import arm_of_takes, is_of_the_cell
-from gaploop.sim.identification.servo_arm import ServoArm
+from gaploop.sim.identification.open_loop import ServoArm, arm_of_takes, is_of_the_cell
 from gaploop.sim.recolour import recoloured_take
 from gaploop.teleop.stopping import stoppable
 

@@ -17,19 +17,20 @@ from gaploop.core.plan import Plan, save_plan
 from gaploop.core.run_record import file_input, write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.twin import load_twin
-from gaploop.datasets.sources import load_takes
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, load_diagnosis
+from gaploop.datasets.lerobot_read import load_takes
+from gaploop.failure_analysis.diagnosis import Diagnosis, load_diagnosis
 from gaploop.failure_analysis.planning.document import (
     headline,
     plan_section,
     prospect_figure,
     summary_cells,
 )
-from gaploop.failure_analysis.planning.effort import SeenTake, effort_from
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import (
     LEDGER,
+    SeenTake,
     curves_here,
+    effort_from,
     note_carried_out,
     read_ledger,
 )
@@ -40,7 +41,7 @@ from gaploop.finetune.remedy_trials import in_a_process, try_remedies
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.plan import PlanConfig
-from gaploop.sim.tasks import find_task
+from gaploop.sim.catalogue import find_task
 
 
 def run(config: PlanConfig) -> int:

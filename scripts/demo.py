@@ -30,7 +30,7 @@ from gaploop.core.files import read_json, writable_folder, write_atomically, wri
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis_record import load_diagnosis
+from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.station import words
 from gaploop.finetune.evaluation import Evaluation

@@ -32,14 +32,12 @@ from gaploop.datasets.edit.actions import (
 )
 from gaploop.datasets.edit.changes import corrections, find_idle, with_forces
 from gaploop.datasets.edit.changes import trims as left_out
-from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, spans
 from gaploop.datasets.edit.harmonise import as_renamed, conversion, derive, tidy
 from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec
 from gaploop.datasets.episodes_table import add_events
-from gaploop.datasets.labels.query import where
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled, where
 from gaploop.datasets.layout import EpisodeRow, parse_episodes
-from gaploop.datasets.lineage import spans
 from gaploop.scripts import options
 from gaploop.scripts.label import NOT_SHOWN, named_author
 from gaploop.scripts.options import emit, jsonable, progress

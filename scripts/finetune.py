@@ -17,7 +17,7 @@ from rich.table import Table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.datasets.mixing.sources import load_mixture
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.tuning.presets import (
     LEROBOT,

@@ -19,8 +19,15 @@ from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.station import load_station
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.labels.query import queried_values, where
-from gaploop.datasets.labels.store import LabelStore, history, open_labelled, repeats, value_of
+from gaploop.datasets.labels import (
+    LabelStore,
+    history,
+    open_labelled,
+    queried_values,
+    repeats,
+    value_of,
+    where,
+)
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 from gaploop.scripts.options import counted, emit, progress, required

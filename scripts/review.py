@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.journal_format import is_journal
 from gaploop.core.station import StationScene, load_station
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
@@ -73,7 +73,7 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.failure_analysis.diagnosis_record import load_diagnosis
+    from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.review.label_session import LabelSession, rescue
     from gaploop.failure_analysis.review.takes import TakeSource
 

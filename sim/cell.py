@@ -21,16 +21,15 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.camera import CellCameras
+from gaploop.sim.catalogue import INSTRUCTIONS, SO101, TASKS, arm_named, from_degrees, to_degrees
 from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
-from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import FORCE_CHANNELS, Appliers, Values
+from gaploop.sim.hand import HandMotion
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.predicates import SceneState, held, parse
 from gaploop.sim.randomise import FrameLooks, background, draw, over
-from gaploop.sim.tasks import INSTRUCTIONS, TASKS
 from gaploop.sim.textures import Library
 from gaploop.sim.views import cell_views
 from gaploop.sim.world import set_up

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm, Mounted
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.kinematics import TCP_SITE, ArmIk, fold_square, from_polar, polar
 from gaploop.sim.predicates import FULL_SQUARE_RAD

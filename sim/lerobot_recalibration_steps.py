@@ -18,7 +18,7 @@ from lerobot.processor.pipeline import ObservationProcessorStep, PolicyActionPro
 from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 
 from gaploop.core.arms import CELL_ARMS
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.recalibration import ColourCorrection, Recalibration
 from gaploop.sim.scene import CAMERA_NAME
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tracker import NAMES, Tracker
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.sim.roles import numbers_in, takes_targets
-from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 
 SUCCESS_HELD_S: Final = 0.3

@@ -18,7 +18,7 @@ import numpy as np
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import StationScene
-from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.conditions import OBJECT_RGBA, TARGET_RGBA
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar

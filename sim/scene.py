@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm, Rgba
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim import conditions
-from gaploop.sim.arms import SO101
 from gaploop.sim.camera import look_at_quat
+from gaploop.sim.catalogue import SO101, TASK_FILES
 from gaploop.sim.conditions import GRID_COLUMNS, GRID_ROWS, OBJECTS, Conditions, ObjectKind
-from gaploop.sim.gaps.hand import add_hand
 from gaploop.sim.gaps.mechanism import (
     Appliers,
     CommandPath,
@@ -26,10 +25,10 @@ from gaploop.sim.gaps.mechanism import (
     SensorPath,
     SpecEdit,
 )
+from gaploop.sim.hand import add_hand
 from gaploop.sim.kinematics import TCP_SITE, from_polar
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.scene_file import Scene, load_scene, without_warnings
-from gaploop.sim.tasks import TASK_FILES
 from gaploop.sim.views import OVERHEAD, View, fixed, put_cell_views
 
 HOME_Q_RAD = SO101.home_q_rad
@@ -60,7 +59,7 @@ class SceneOptions:
     """What the compiled model contains beyond the arm.
 
     Attributes:
-        task: of `scene_file.TASKS`.
+        task: of `catalogue.TASKS`.
         background: name in conditions.BACKGROUNDS.
         thing: the carried object.
     """

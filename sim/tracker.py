@@ -20,7 +20,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.station import StationScene
 from gaploop.core.take import TRACKED_SCENE
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured

@@ -1,6 +1,6 @@
 """A world: a scene that a policy or a person drives, whoever made it.
 
-The embedded cell is one (`cell.SimCell`), a scene file (`scene_file.SceneWorld`), and anybody's
+The embedded cell is one (`cell.SimCell`), a scene file (`scene_world.SceneWorld`), and anybody's
 gymnasium environment, which `GymWorld` puts gaps into.
 """
 

@@ -142,23 +142,23 @@ datasets/formats/lerobot_v2.py:export_v21 | os.replace(part, output) | ours
 datasets/formats/lerobot_v2.py:export_v21 | output.parent / f'.{output.name}.part' | ours
 datasets/formats/lerobot_v2.py:export_v21 | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
-datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
+datasets/v3_files.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/edit/harmonised.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/edit/harmonised.py:_bring_along | stage / own | dataset
 datasets/edit/harmonise_spec.py:_units | folder / ranges | user
-datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/episodes_table.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
-datasets/lineage.py:dataset_hash | root / folder | ours
-datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
-datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
-datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
-datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
-datasets/check/fix.py:_point | os.symlink(path, target) | ours
-datasets/check/fix.py:plan | Path(scratch, root.name) | ours
-datasets/check/fix.py:fix | shutil.rmtree(stage) | ours
+datasets/edit/compose.py:dataset_hash | root / folder | ours
+datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
+datasets/mixing/sources.py:load_mixture | path.parent / Path(r).expanduser() | user
+datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/check/dataset.py:_point | os.symlink(path, target) | ours
+datasets/check/dataset.py:plan | Path(scratch, root.name) | ours
+datasets/check/dataset.py:fix | shutil.rmtree(stage) | ours
 datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
 datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
@@ -179,13 +179,13 @@ datasets/check/description.py:_rename_near | parent / near[0] | listed
 datasets/check/description.py:fix_keys | (folder / name).rename(folder / kept) | listed
 datasets/check/description.py:fix_keys | folder / kept | listed
 datasets/check/description.py:fix_keys | folder / name | listed
-datasets/check/fix.py:keep | os.rename(part, kept) | ours
+datasets/check/dataset.py:keep | os.rename(part, kept) | ours
 datasets/check/videos.py:settled | os.replace(part, path) | listed
 datasets/check/videos.py:settled | part.unlink(missing_ok=True) | listed
 datasets/whole_stats.py:_with_pictures | shutil.rmtree(info.root / layout.EPISODES) | ours
-datasets/check/fix.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
-datasets/check/fix.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
-datasets/check/fix.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
+datasets/check/dataset.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
+datasets/check/dataset.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/check/dataset.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
 datasets/check/frames.py:rewrite_files | path.unlink() | dataset
 datasets/check/frames.py:salvage_files | path.unlink() | dataset
 datasets/check/episodes.py:fix_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
@@ -313,7 +313,7 @@ scripts/edit.py:finish | target / name | user
 scripts/_diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/_gate.py:example_suite | Path(gate_package.__path__[0]) | ours
 scripts/_identify.py:_folder | first.parent / f'{first.name}_twin' | user
-collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
+collect/preflight.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
@@ -338,7 +338,7 @@ finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 sim/scene_file.py:load_scene | path.parent / str(camera['calibration']) | user
 sim/views.py:Mounted.of | folder / str(given['calibration']) | user
-sim/tasks.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
+sim/catalogue.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

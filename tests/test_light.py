@@ -16,8 +16,8 @@ HEAVY = (
     *("transformers", "peft", "accelerate", "safetensors", "datasets", "pandas", "sklearn"),
     *("statsmodels", "cryptography", "segno", "serial", "psutil"),
 )
-LIGHT = ("failure_analysis", "datasets/check", "datasets/labels", "datasets/edit",
-         "datasets/formats", "datasets/lerobot_read.py", "datasets/new_dataset.py",
+LIGHT = ("failure_analysis", "datasets/check", "datasets/labels.py", "datasets/edit",
+         "datasets/formats", "datasets/lerobot_read.py", "datasets/formats/dataset.py",
          "datasets/lerobot_import.py", "datasets/lerobot_publish.py",
          "datasets/whole_stats.py")  # fmt: skip
 """Folders and files that import nothing heavy, however far one follows them."""
@@ -98,7 +98,7 @@ def test_commands_run_without_what_is_heavy(tmp_path: Path) -> None:
     )
     code += (
         "from gaploop.failure_analysis.review.takes import TakeSource\n"
-        "from gaploop.datasets.labels.store import open_labelled\n"
+        "from gaploop.datasets.labels import open_labelled\n"
         f"store = open_labelled({str(takes)!r})\n"
         "assert TakeSource(store).take(store.episodes[0]).frames.t_s.size\n"
         "import gaploop.failure_analysis.review.server\n"

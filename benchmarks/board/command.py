@@ -130,7 +130,7 @@ def _submit(config: BoardConfig) -> int:
 def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
     """Return what is entered, and its files where it isn't on a Hub."""
     from benchmarks.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission, listing
-    from gaploop.datasets.hub.scan import require_clean
+    from gaploop.datasets.hub.dataset import require_clean
     from gaploop.datasets.hub.target import is_hub_name
     from gaploop.finetune.hub_policy import files_of
     from gaploop.finetune.lerobot_policy import PACKAGED, resolve

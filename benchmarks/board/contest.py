@@ -28,7 +28,7 @@ from gaploop.finetune.evaluate import CellSpec, condition_name, rig_of, roll_out
 from gaploop.finetune.evaluation import Rollout, RolloutLog
 from gaploop.finetune.sandbox import EndedError, Limits
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.tasks import INSTRUCTIONS
+from gaploop.sim.catalogue import INSTRUCTIONS
 
 STRIKES: Final = 3
 """So often a policy may fail to answer; then it isn't tried any more."""

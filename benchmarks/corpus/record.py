@@ -30,7 +30,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.tasks import INSTRUCTIONS
+from gaploop.sim.catalogue import INSTRUCTIONS
 from gaploop.sim.tracker import Tracker
 
 SCHEMA: Final = "gaploop.corpus.v2"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis
 
 ABSTAINED: Final = "(abstained)"
 

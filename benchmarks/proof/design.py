@@ -15,8 +15,7 @@ from benchmarks.proof.rows import site_name
 from gaploop.core.errors import unknown_choice
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.demonstrations import TargetCell
-from gaploop.sim.arms import SO101, arm_named
-from gaploop.sim.tasks import TASKS
+from gaploop.sim.catalogue import SO101, TASKS, arm_named
 
 COSTLY: Final[Mapping[GapDimension, tuple[str, ...]]] = {
     GapDimension.SPATIAL_GEOMETRY: ("camera_pose", "table_height"),

@@ -14,7 +14,7 @@ from benchmarks.proof.design import StudyArm
 from benchmarks.proof.rows import StudyRow, won
 from gaploop.core.messages import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 
 DRAWS: Final = 2000
 WORTH: Final = 0.10

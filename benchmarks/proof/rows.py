@@ -17,7 +17,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 
 SCHEMA: Final = "gaploop.proof.v1"
 _AS_TEXT: Final = ("gaps", "planned")

@@ -27,7 +27,7 @@ from gaploop.core.plan import Plan
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis.planning.effort import effort_from
+from gaploop.failure_analysis.planning.ledger import effort_from
 from gaploop.failure_analysis.reference import load_reference
 from gaploop.finetune.adapt import MERGED, adapt
 from gaploop.finetune.config import FinetuneConfig, StartPolicy

@@ -23,8 +23,8 @@ from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import evenly, is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
-from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.lerobot_read import pictures_at
+from gaploop.datasets.v3_files import FrameTable, load_frames
 
 LEAST: Final = 8
 """Demonstrations; fewer don't tell how far they lie apart."""

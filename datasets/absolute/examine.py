@@ -21,11 +21,10 @@ from gaploop.core.units import plainly_radians
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.arm import examine_heat
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.cameras import CameraTests, look
-from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.heat import examine_heat
-from gaploop.datasets.absolute.history import Day, Trend, trends
+from gaploop.datasets.absolute.findings import AbsoluteReport, Day, Trend, trends
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
 from gaploop.datasets.absolute.versions import SetComparison, compare, contents
 from gaploop.datasets.check.frames import stretches

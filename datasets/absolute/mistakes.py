@@ -17,7 +17,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.checkpoint import CheckpointTests, affine
 from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
-from gaploop.datasets.frames import FrameTable
+from gaploop.datasets.v3_files import FrameTable
 
 PACES: Final = (1 / 3, 1 / 2, 2 / 3, 3 / 2, 2.0, 3.0)
 PREFERRED: Final = (

@@ -35,8 +35,8 @@ from gaploop.datasets.absolute.mistakes import (
 )
 from gaploop.datasets.absolute.recording import evenly
 from gaploop.datasets.columns import ACTION, ENVIRONMENT, FORCE, IMAGES, STATE
-from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.lerobot_read import pictures_at
+from gaploop.datasets.v3_files import FrameTable, load_frames
 
 EPISODES: Final = 12
 ROWS: Final = 8

@@ -27,12 +27,19 @@ from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.run_record import write_record
 from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets import layout, lineage, staging
+from gaploop.datasets import layout, staging
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.differences import profile, require_same
-from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
+from gaploop.datasets.edit.compose import (
+    EDIT_SCHEMA,
+    DatasetPiece,
+    VideosDone,
+    compose,
+    note_and_refuse_withdrawn,
+    source_of,
+    spans,
+)
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.datasets.lineage import note_and_refuse_withdrawn
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,7 @@ def carry_out(
             note_and_refuse_withdrawn(takes)
         stage = staging.sibling(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
-        inputs = {root: lineage.source_of(piece) for root, piece in sources.items()}
+        inputs = {root: source_of(piece) for root, piece in sources.items()}
         done = VideosDone()
         for name, pieces in plan.parts.items():
             part = stage / name
@@ -192,7 +199,7 @@ def carry_out(
             used = [
                 {
                     **inputs[piece.info.root],
-                    "episodes": lineage.spans(piece.chosen),
+                    "episodes": spans(piece.chosen),
                     "takes": len(piece.chosen),
                     **_changed(piece),
                 }
@@ -204,7 +211,7 @@ def carry_out(
                 "frames": sum(e.length for piece in pieces for e in piece.episodes),
                 "shared_sessions": list(plan.shared_sessions),
             }
-            write_record(part, lineage.SCHEMA, plan.command, plan.config, used, result)
+            write_record(part, EDIT_SCHEMA, plan.command, plan.config, used, result)
         hook("staged")
         staging.commit(stage, target, hook)
     return done
@@ -214,7 +221,7 @@ def _changed(piece: DatasetPiece) -> dict[str, Any]:
     """Return which episodes were changed, and which frames of them stayed, `first:end`."""
     frames = {str(i): c.frames for i, c in piece.changes.items() if c.frames is not None}
     return {
-        **({"changed": lineage.spans(piece.changes)} if piece.changes else {}),
+        **({"changed": spans(piece.changes)} if piece.changes else {}),
         **(
             {"frames": {i: f"{first}:{end}" for i, (first, end) in frames.items()}}
             if frames

@@ -22,9 +22,9 @@ from gaploop.core.files import read_json
 from gaploop.core.messages import FloatArray
 from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
-from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import read_episode, video_of
+from gaploop.datasets.v3_files import FrameTable, load_frames
 from gaploop.datasets.video import cut_points
 
 

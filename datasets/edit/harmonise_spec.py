@@ -6,8 +6,8 @@ Its parts that are about numbers change the joint vectors of a take (`observatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.core.paths import plain_name
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import (
+    check_keys,
+    load_yaml,
+    mapping,
+    number,
+    one_of,
+    ranged,
+    read_as,
+    read_with,
+    texts,
+)
 from gaploop.core.units import noted
 from gaploop.datasets import columns
 
-KEYS: Final = (
-    "robot_type", "fps", "joints", "order", "units", "cameras", "drop", "fill",
-)  # fmt: skip
 UNITS: Final = {
     "deg": "degrees, grippers 0 to 100, as LeRobot's SO arms",
     "m100_100": "-100 to 100 over the calibrated range, grippers 0 to 100",
@@ -35,6 +42,7 @@ VECTORS: Final = (columns.STATE, columns.ACTION, columns.SENT)
 """Features that hold joint values."""
 SUFFIX: Final = ".pos"
 _MAX_PIXELS: Final = 8192
+_FARTHEST: Final = 1e6
 _TICKS: Final = 4096.0
 """Encoder ticks to a turn; LeRobot's degrees divide by one less."""
 
@@ -59,8 +67,8 @@ class JointChange:
     """
 
     name: str
-    sign: float = 1.0
-    offset: float = 0.0
+    sign: float = read_with(one_of((1.0, -1.0), "sign"), 1.0)
+    offset: float = ranged(0.0, -_FARTHEST, _FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -125,18 +133,113 @@ class JointMap:
         return np.asarray(values[:, self.entries] * self.scale + self.offset)
 
 
+def _sizes(form: str) -> Callable[[Any, str], tuple[int, ...] | None]:
+    """Return a function that reads lengths [px], the last two those of a picture."""
+
+    def read(value: Any, where: str) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != form.count(",") + 1:
+            raise UnusableInputError(f"{where}: {value!r} must be {form} [px].")
+        sizes = tuple(int(number(v, where, 0, _MAX_PIXELS)) for v in value)
+        if any(n < 2 or n % 2 for n in sizes[-2:]):
+            raise UnusableInputError(
+                f"{where}: width and height must be even, at least 2, for video."
+            )
+        return sizes
+
+    return read
+
+
 @dataclass(frozen=True)
 class CameraSpec:
     """What becomes of one camera: another name, x, y, width, height of a crop, a new size [px]."""
 
-    name: str = ""
-    crop: tuple[int, int, int, int] | None = None
-    resize: tuple[int, int] | None = None
+    name: str = read_with(lambda v, where: plain_name(v, "name", where) if v else "", "")
+    crop: tuple[int, int, int, int] | None = read_with(_sizes("[x, y, width, height]"), None)
+    resize: tuple[int, int] | None = read_with(_sizes("[width, height]"), None)
 
     @property
     def touches_pictures(self) -> bool:
         """Say whether pictures change, so that they must be encoded again."""
         return self.crop is not None or self.resize is not None
+
+
+def _joints(value: Any, where: str) -> dict[str, JointChange]:
+    joints = dict[str, JointChange]()
+    for old, new in mapping(value, where, "old: new").items():
+        entry = new if isinstance(new, dict) else {"name": new or ""}
+        change = read_as(JointChange, {"name": str(old)} | entry, f"{where}, {old}")
+        joints[joint(str(old))] = replace(change, name=joint(change.name))
+    return joints
+
+
+def _order(value: Any, where: str) -> dict[str, tuple[str, ...]]:
+    order = mapping(value, where, "feature: [names]")
+    return {str(k): texts(names, f"{where}, {k}", "names") for k, names in order.items()}
+
+
+def _fps(value: Any, where: str) -> float | None:
+    fps = None if value is None else number(value, where, 1, 1000)
+    if fps is not None and fps != int(fps):
+        raise UnusableInputError(f"{where}: {fps:g} must be a whole number, as in LeRobot.")
+    return fps
+
+
+def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
+    cameras = dict[str, CameraSpec | None]()
+    for camera, change in mapping(value, where, "camera: change").items():
+        entry = {"name": change} if isinstance(change, str) else change
+        made = None if entry is None else read_as(CameraSpec, entry, f"{where}, {camera}")
+        cameras[str(camera)] = made
+    return cameras
+
+
+def _units(value: Any, where: str) -> Units | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = {"to": value}
+    value = mapping(value, where, "key: value")
+    check_keys(value, ("from", "to", "ranges", "gripper"), where, ("to",))
+    value = {k: noted(v) if k in ("from", "to") and isinstance(v, str) else v
+             for k, v in value.items()}  # fmt: skip
+    for key in ("from", "to"):
+        if key in value and value[key] not in list(UNITS):
+            raise unknown_choice("units", value[key], UNITS, where)
+    gripper, angles_rad = value.get("gripper", ""), None
+    if gripper not in ("", "keep"):
+        angles_rad = _pair(gripper, f"{where}, gripper", "keep, or [rad at 0, rad at 100]")
+    ranges, here = value.get("ranges"), f"{where}, ranges"
+    ranges_deg: dict[str, tuple[float, float]] = {}
+    if isinstance(ranges, str):
+        # A LeRobot calibration file: degrees about the middle, as LeRobot's.
+        path = Path(ranges)
+        for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
+            try:
+                half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
+            except DAMAGE:
+                raise UnusableInputError(
+                    f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
+                    "that lerobot-calibrate wrote."
+                ) from None
+            angle = half * 360.0 / (_TICKS - 1.0)
+            ranges_deg[str(name)] = (-angle, angle)
+    else:
+        form = "joint: [deg at -100, deg at 100]"
+        for name, ends in mapping(ranges, here, form).items():
+            ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
+    source = str(value.get("from", ""))
+    return Units(source, value["to"], ranges_deg, angles_rad, gripper != "")
+
+
+def _pair(value: Any, where: str, form: str) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UnusableInputError(f"{where}: {value!r} must be {form}.")
+    low, high = (number(v, where, -_FARTHEST, _FARTHEST) for v in value)
+    if low == high:
+        raise UnusableInputError(f"{where}: both ends are {low:g}. They must differ.")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -150,11 +253,11 @@ class HarmoniseSpec:
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """
 
-    joints: Mapping[str, JointChange] = field(default_factory=dict)
-    units: Units | None = None
-    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fps: float | None = None
-    cameras: Mapping[str, CameraSpec | None] = field(default_factory=dict)
+    joints: Mapping[str, JointChange] = read_with(_joints, default_factory=dict)
+    units: Units | None = read_with(_units, None)
+    order: Mapping[str, tuple[str, ...]] = read_with(_order, default_factory=dict)
+    fps: float | None = read_with(_fps, None)
+    cameras: Mapping[str, CameraSpec | None] = read_with(_cameras, default_factory=dict)
     drop: tuple[str, ...] = ()
     robot_type: str | None = None
     fill: bool = False
@@ -205,63 +308,13 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     Raises:
         UnusableInputError: undecided, or something in it makes no sense.
     """
-    check_keys(value, KEYS, where)
     for key, entry in _leaves(value):
         if entry == UNDECIDED:
             raise UnusableInputError(f"{where}: {key} is still '?'. Decide it.")
-    fps = None
-    if value.get("fps") is not None:
-        fps = number(value["fps"], f"{where}, fps", 1, 1000)
-        if fps != int(fps):
-            raise UnusableInputError(
-                f"{where}, fps: {fps:g} must be a whole number, as in LeRobot."
-            )
-    order = mapping(value.get("order"), f"{where}, order", "feature: [names]")
-    for feature, names in order.items():
-        if not isinstance(names, list):
-            raise UnusableInputError(f"{where}, order, {feature}: must be a list of names.")
-    drop = value.get("drop") or []
-    if not isinstance(drop, list):
-        raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
-    joints: dict[str, JointChange] = {}
-    for old, new in mapping(value.get("joints"), f"{where}, joints", "old: new").items():
-        here = f"{where}, joints, {old}"
-        if new is None or isinstance(new, str):
-            joints[joint(str(old))] = JointChange(joint(new or ""))
-            continue
-        entry = mapping(new, here, "key: value")
-        check_keys(entry, ("name", "sign", "offset"), here)
-        sign = entry.get("sign", 1)
-        if sign not in (1, -1):
-            raise UnusableInputError(f"{here}: sign {sign!r} must be 1 or -1.")
-        offset = number(entry.get("offset", 0.0), f"{here}, offset", -1e6, 1e6)
-        name = joint(str(entry.get("name", old)))
-        joints[joint(str(old))] = JointChange(name, float(sign), offset)
-    units = _units(value.get("units"), f"{where}, units", folder)
-    cameras: dict[str, CameraSpec | None] = {}
-    given = mapping(value.get("cameras"), f"{where}, cameras", "camera: change")
-    for camera, change in given.items():
-        here = f"{where}, cameras, {camera}"
-        if change is None:
-            cameras[str(camera)] = None
-            continue
-        entry = mapping({"name": change} if isinstance(change, str) else change, here, "key: value")
-        check_keys(entry, ("name", "crop", "resize"), here)
-        crop = _sizes(entry.get("crop"), 4, f"{here}, crop")
-        resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
-        called = plain_name(entry["name"], "name", here) if entry.get("name") else ""
-        cameras[str(camera)] = CameraSpec(called, crop, resize)  # type: ignore[arg-type]
-    robot = value.get("robot_type")
-    return HarmoniseSpec(
-        joints,
-        units,
-        {str(feature): tuple(map(str, names)) for feature, names in order.items()},
-        fps,
-        cameras,
-        tuple(map(str, drop)),
-        None if robot is None else str(robot),
-        bool(value.get("fill", False)),
-    )
+    units = value.get("units")
+    if isinstance(units, dict) and isinstance(units.get("ranges"), str):
+        value = {**value, "units": {**units, "ranges": str(folder / units["ranges"])}}
+    return read_as(HarmoniseSpec, value, where)
 
 
 def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -270,62 +323,3 @@ def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, list):
         return [leaf for v in value for leaf in _leaves(v, prefix)]
     return [(prefix.rstrip("."), value)]
-
-
-def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != count:
-        form = "[x, y, width, height]" if count == 4 else "[width, height]"
-        raise UnusableInputError(f"{where}: {value!r} must be {form} [px].")
-    sizes = tuple(int(number(v, where, 0, _MAX_PIXELS)) for v in value)
-    if any(n < 2 or n % 2 for n in sizes[-2:]):
-        raise UnusableInputError(f"{where}: width and height must be even, at least 2, for video.")
-    return sizes
-
-
-def _units(value: Any, where: str, folder: Path) -> Units | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = {"to": value}
-    value = mapping(value, where, "key: value")
-    check_keys(value, ("from", "to", "ranges", "gripper"), where, ("to",))
-    value = {k: noted(v) if k in ("from", "to") and isinstance(v, str) else v
-             for k, v in value.items()}  # fmt: skip
-    for key in ("from", "to"):
-        if key in value and value[key] not in list(UNITS):
-            raise unknown_choice("units", value[key], UNITS, where)
-    gripper, angles_rad = value.get("gripper", ""), None
-    if gripper not in ("", "keep"):
-        angles_rad = _pair(gripper, f"{where}, gripper", "keep, or [rad at 0, rad at 100]")
-    ranges, here = value.get("ranges"), f"{where}, ranges"
-    ranges_deg: dict[str, tuple[float, float]] = {}
-    if isinstance(ranges, str):
-        # A LeRobot calibration file: degrees about the middle, as LeRobot's.
-        path = folder / ranges
-        for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
-            try:
-                half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
-            except DAMAGE:
-                raise UnusableInputError(
-                    f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
-                    "that lerobot-calibrate wrote."
-                ) from None
-            angle = half * 360.0 / (_TICKS - 1.0)
-            ranges_deg[str(name)] = (-angle, angle)
-    else:
-        form = "joint: [deg at -100, deg at 100]"
-        for name, ends in mapping(ranges, here, form).items():
-            ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
-    source = str(value.get("from", ""))
-    return Units(source, value["to"], ranges_deg, angles_rad, gripper != "")
-
-
-def _pair(value: Any, where: str, form: str) -> tuple[float, float]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise UnusableInputError(f"{where}: {value!r} must be {form}.")
-    low, high = (number(v, where, -1e6, 1e6) for v in value)
-    if low == high:
-        raise UnusableInputError(f"{where}: both ends are {low:g}. They must differ.")
-    return low, high

@@ -24,17 +24,21 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import Image
 from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
-from gaploop.datasets import columns, layout, lineage, staging
+from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.differences import known_units
-from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.compose import (
+    EDIT_SCHEMA,
+    DatasetPiece,
+    note_and_refuse_withdrawn,
+    source_of,
+)
 from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec
 from gaploop.datasets.formats.dataset import About, EpisodeStream, Recording, write_dataset
-from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
-from gaploop.datasets.lineage import note_and_refuse_withdrawn
+from gaploop.datasets.v3_files import FrameTable, load_frames
 from gaploop.datasets.video import ENCODERS
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
@@ -144,7 +148,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
                 values = [rows[i].get(name) for i in numbers]
                 table = table.append_column(name, pa.array(values, types.field(name).type))
         pq.write_table(table, path, compression="snappy")
-    source = lineage.source_of(piece)
+    source = source_of(piece)
     entry: dict[str, Any] = {
         "at": datetime.now(UTC).isoformat(),
         "source": {k: source[k] for k in ("name", "id", "hash")},
@@ -155,7 +159,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
     write_json(stage / RECORD, {"schema": SCHEMA, "history": [*history_of(stage), entry]})
     frames = int(read_json(stage / layout.INFO)["total_frames"])
     result = {"takes": len(rows), "frames": frames, "record": RECORD}
-    write_record(stage, lineage.SCHEMA, "edit harmonise", {}, [source], result)
+    write_record(stage, EDIT_SCHEMA, "edit harmonise", {}, [source], result)
 
 
 def _values(

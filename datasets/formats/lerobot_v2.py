@@ -41,11 +41,10 @@ from gaploop.core.messages import Image
 from gaploop.core.paths import inside, plain_name, refuse_links_out
 from gaploop.datasets import columns, layout, staging, v3_files, video
 from gaploop.datasets.formats.dataset import About, exported_features, recordings
-from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.v3_files import matrix, numeric_features
+from gaploop.datasets.v3_files import EpisodeReader, matrix, numeric_features
 from gaploop.datasets.video import RATES_DIFFER, SAME_S
 from gaploop.datasets.whole_stats import complete_stats, of_images, of_pictures, of_rows
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from gaploop.datasets import layout
 from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.differences import LEARNED
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing.mixture import Floats, Mixture
 from gaploop.datasets.mixing.sources import OpenMixture
+from gaploop.datasets.v3_files import load_frames
 
 DATASET_INDEX: Final = "dataset_index"
 """Entry of every sample: which dataset it is from, as in LeRobot's MultiLeRobotDataset."""

@@ -32,7 +32,7 @@ from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension, Outcome
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
+    from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 
 MOST_TAKES: Final = 500
 """Takes of one dimension that a plan may ask for."""

@@ -18,13 +18,7 @@ from gaploop.core.plan import EXPECTED_CONFIDENCE, Alternative, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.statistics import Estimate, TrialCounts, percent
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
-from gaploop.failure_analysis.planning.effort import (
-    RecordingEffort,
-    effort_from,
-    estimate,
-    setup_changes,
-)
+from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.gains import (
     DRAWS,
     LEAST_GAIN,
@@ -43,7 +37,13 @@ from gaploop.failure_analysis.planning.gains import (
     no_response,
     split_takes,
 )
-from gaploop.failure_analysis.planning.ledger import ledger_lines
+from gaploop.failure_analysis.planning.ledger import (
+    RecordingEffort,
+    effort_from,
+    estimate,
+    ledger_lines,
+    setup_changes,
+)
 from gaploop.failure_analysis.planning.remedies import (
     REMEDIES,
     ROLLOUTS,

@@ -33,7 +33,7 @@ from gaploop.failure_analysis.cohort import (
     effect_words,
     gap_words,
 )
-from gaploop.failure_analysis.diagnosis_record import (
+from gaploop.failure_analysis.diagnosis import (
     NO_MODE,
     UNKNOWN_MODE,
     Diagnosis,

@@ -21,10 +21,10 @@ from gaploop.core import labels
 from gaploop.core.errors import GaploopError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.store import LabelStore, repeats
+from gaploop.datasets.labels import LabelStore, repeats
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis, suggested_labels
-from gaploop.failure_analysis.review.choice import Filter, Listed, choose
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis, suggested_labels
+from gaploop.failure_analysis.review.takes import Filter, Listed, choose
 
 WEIGHTS: Final = (1.0, 0.5, 0.25)
 """Weights that pressing a dimension's key again and again goes through, then around again."""

@@ -63,7 +63,8 @@ def marked(picture: Image, right: float, down: float) -> Marked:
             "There is no colour to speak of. Grey, white and pale things can't be found by their "
             "colour."
         )
-    middle_deg = _middle(2.0 * near[:, 0])
+    turned = np.exp(1j * np.radians(2.0 * near[:, 0].astype(np.float64))).mean()
+    middle_deg = float(np.degrees(np.angle(turned)) % 360.0)
     of_it = of_hue(picture, ((middle_deg - ALIKE_DEG) % 360.0, (middle_deg + ALIKE_DEG) % 360.0))
     _, labels = cv2.connectedComponents(of_it.astype(np.uint8))
     thing = (labels == labels[y, x]) & of_it if of_it[y, x] else of_it
@@ -78,12 +79,6 @@ def marked(picture: Image, right: float, down: float) -> Marked:
     cv2.drawContours(drawn, edges, -1, OUTLINE, max(1, round(width / 300)), cv2.LINE_AA)
     png = base64.b64encode(cv2.imencode(".png", drawn)[1].tobytes()).decode()
     return Marked(hue_deg, len(edges), f"data:image/png;base64,{png}")
-
-
-def _middle(hues_deg: Image) -> float:
-    """Return the mean of hues on the colour circle [degree]."""
-    turned = np.exp(1j * np.radians(hues_deg.astype(np.float64))).mean()
-    return float(np.degrees(np.angle(turned)) % 360.0)
 
 
 def lines_of(camera: str, role: str, hue_deg: Interval) -> dict[str, str]:

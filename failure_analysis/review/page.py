@@ -15,12 +15,11 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, Phase, set_up
-from gaploop.failure_analysis.diagnosis_record import NO_MODE
-from gaploop.failure_analysis.review.choice import Filter, Listed, Who
+from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.label_session import STEP, Said, TakeStatement
 from gaploop.failure_analysis.review.marking import ROLES
 from gaploop.failure_analysis.review.site import ReviewSite
-from gaploop.failure_analysis.review.takes import Prepared
+from gaploop.failure_analysis.review.takes import Filter, Listed, Prepared, Who
 from gaploop.failure_analysis.station import words
 
 WINDOW: Final = 80

@@ -26,10 +26,10 @@ from gaploop.core.run_record import RUN, read_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.twin import SCHEMA as TWIN_SCHEMA
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.datasets.layout import EpisodeRow, is_dataset
-from gaploop.failure_analysis.diagnosis_record import load_diagnosis
-from gaploop.failure_analysis.review.choice import SETTLED
+from gaploop.failure_analysis.diagnosis import load_diagnosis
+from gaploop.failure_analysis.review.takes import SETTLED
 from gaploop.failure_analysis.station import words
 
 SECTIONS: Final = (

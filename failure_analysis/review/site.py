@@ -19,13 +19,18 @@ from gaploop.core.station import StationScene
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
-from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
-from gaploop.failure_analysis.review.choice import offered
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.marking import lines_of, marked, state_in
-from gaploop.failure_analysis.review.takes import REFERENCE_TAKES, Media, Preparer, TakeSource
+from gaploop.failure_analysis.review.takes import (
+    REFERENCE_TAKES,
+    Media,
+    Preparer,
+    TakeSource,
+    offered,
+)
 from gaploop.sim.recolour import THE_CELLS
 
 NICE: Final = 10

@@ -266,13 +266,10 @@ def touch_release_s(view: TakeView) -> float:
     return touched(view).release_s
 
 
-def _force_n(view: TakeView) -> FloatArray:
-    wrench = known(view.wrench)
-    return np.asarray(np.linalg.norm((wrench - quiet_stretch(wrench)[0])[:, :3], axis=1))
-
-
 def _most(view: TakeView, start_s: float, end_s: float) -> float:
-    t_s, force_n = view.take.telemetry.t_s, _force_n(view)
+    wrench = known(view.wrench)
+    force_n = np.linalg.norm((wrench - quiet_stretch(wrench)[0])[:, :3], axis=1)
+    t_s = view.take.telemetry.t_s
     inside = force_n[(t_s >= start_s) & (t_s <= end_s)]
     return float(np.nanmax(inside)) if np.isfinite(inside).any() else np.nan
 

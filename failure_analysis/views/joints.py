@@ -26,7 +26,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.units import MOVES_RAD, joint_units, named, plainly_radians
 from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,11 @@ from gaploop.core.files import read_json
 from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.target import is_hub_name
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe
+from gaploop.datasets.v3_files import load_frames
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Signature, check_finite

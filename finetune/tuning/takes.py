@@ -10,8 +10,15 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
+from gaploop.datasets.mixing.sources import (
+    MixedTake,
+    MixtureSpec,
+    OpenMixture,
+    SourceSpec,
+    StageSpec,
+    load_mixture,
+    open_mixture,
+)
 from gaploop.finetune.config import FinetuneConfig
 
 REAL: Final = "real"

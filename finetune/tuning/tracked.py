@@ -33,7 +33,7 @@ from gaploop.finetune.runs import describe
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps.hand import HandVisits
+from gaploop.sim.hand import HandVisits
 from gaploop.sim.textures import Library
 
 type Rng = np.random.Generator

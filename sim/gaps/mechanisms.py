@@ -17,15 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim.gaps.hand import (
-    FINGER_REACH_M,
-    HOVER_HEIGHT_M,
-    PUSH_HEIGHT_M,
-    PUSH_SPEED_M_S,
-    SPEED_M_S,
-    HandVisits,
-    Knot,
-)
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
     Appliers,
@@ -40,6 +31,15 @@ from gaploop.sim.gaps.mechanism import (
     person_side,
     sign,
     spread,
+)
+from gaploop.sim.hand import (
+    FINGER_REACH_M,
+    HOVER_HEIGHT_M,
+    PUSH_HEIGHT_M,
+    PUSH_SPEED_M_S,
+    SPEED_M_S,
+    HandVisits,
+    Knot,
 )
 from gaploop.sim.predicates import FULL_SQUARE_RAD
 

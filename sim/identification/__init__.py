@@ -11,9 +11,8 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.sim.identification.contact import FULL, PROBE, fit_contact
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
-from gaploop.sim.identification.open_loop import DrivenArm
+from gaploop.sim.identification.open_loop import DrivenArm, ServoArm
 from gaploop.sim.identification.scene import fit_scene
-from gaploop.sim.identification.servo_arm import ServoArm
 
 
 def fit_station(

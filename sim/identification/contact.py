@@ -27,7 +27,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.twin import Twin, TwinParameter, around_twin
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import ArmIk, from_polar

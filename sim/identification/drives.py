@@ -19,30 +19,28 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.identification.drive_fit import (
+    LATENCY,
     LEAST_GAIN,
     NORMAL_MEDIAN,
     QUICK,
-    DriveFitter,
-    Fit,
-    moving,
-)
-from gaploop.sim.identification.drive_parameters import (
-    LATENCY,
     ZERO,
     ZERO_OFFSET,
     Candidate,
+    DriveFitter,
+    Fit,
     candidates,
     merged,
+    moving,
 )
 from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
     DrivenArm,
     OpenLoopArm,
+    ServoArm,
     drive_logs,
     encoder_step_rad,
 )
-from gaploop.sim.identification.servo_arm import ServoArm
 from gaploop.sim.scene import TIMESTEP_S
 
 CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
-from gaploop.sim.arms import from_degrees
+from gaploop.sim.catalogue import from_degrees
 
 RESTS_UNITS: Final = 0.05
 """Goals that change by less than this rest [degree, or percent of the gripper]."""

@@ -19,7 +19,7 @@ from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
-from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
+from gaploop.sim.catalogue import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.randomise import CellOptions, cell_arguments
 from gaploop.sim.views import cell_views, read_cameras

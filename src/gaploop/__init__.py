@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gaploop.core.plan import Plan as Plan
     from gaploop.core.station import Station as Station
     from gaploop.core.take import Take as Take
-    from gaploop.datasets.sources import load_takes as load_takes
-    from gaploop.failure_analysis.diagnosis_record import Diagnosis as Diagnosis
+    from gaploop.datasets.lerobot_read import load_takes as load_takes
+    from gaploop.failure_analysis.diagnosis import Diagnosis as Diagnosis
     from gaploop.finetune.gate.judge import compare as compare
     from gaploop.scripts._check import check as check
     from gaploop.scripts._diagnose import diagnose as diagnose
@@ -57,7 +57,7 @@ _NAMES = {
     "record": "scripts.record",
     "publish": "scripts.publish",
     "check": "scripts._check",
-    "load_takes": "datasets.sources",
+    "load_takes": "datasets.lerobot_read",
     "diagnose": "scripts._diagnose",
     "plan": "scripts._plan",
     "finetune": "scripts.finetune",
@@ -66,7 +66,7 @@ _NAMES = {
     "gate": "scripts._gate",
     "Take": "core.take",
     "Station": "core.station",
-    "Diagnosis": "failure_analysis.diagnosis_record",
+    "Diagnosis": "failure_analysis.diagnosis",
     "Plan": "core.plan",
     "SafetyFilter": "teleop.safety",
     "SimCell": "sim.cell",

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.factors_laws import COSTS, LAWS, made_up_takes, measure_law
 from benchmarks.factors_lessons import counted_once, over_groups, study_lessons
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.trials import Trials
+from gaploop.failure_analysis.factors import Trials
 
 
 def test_planted_effects_lie_in_their_intervals_as_often_as_stated() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.other_engine import PickPlace, arm_mjcf, stations
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.conditions import PAINT
 
 

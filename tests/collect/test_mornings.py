@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.mornings import (
+from gaploop.collect.preflight import (
     PER_JOINT,
     WANTED,
     MotionLog,

@@ -25,8 +25,8 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish_takes
-from gaploop.datasets.mixing.spec import SELECTIONS, wanted_episodes
-from gaploop.sim.arms import SO101
+from gaploop.datasets.mixing.sources import SELECTIONS, wanted_episodes
+from gaploop.sim.catalogue import SO101
 from gaploop.teleop.leaders.controls import MotionOptions
 
 PARTS = {part.name: part for part in parts_of(SIX_JOINTS, (3, 3))}

@@ -33,7 +33,7 @@ from gaploop.core.station import SIM_STATION, Station, StationScene
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.scene import CAMERA_NAME, OBJECT_TARGET_GAP_M, set_free_body
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.calibration.store import SCHEMA, calibration_id

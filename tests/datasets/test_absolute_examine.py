@@ -19,7 +19,7 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import BELONGS
 from gaploop.datasets.absolute.recording import read_recording
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.scripts.cli import main
 
 

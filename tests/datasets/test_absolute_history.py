@@ -11,8 +11,7 @@ from made_arms import recording, report, write
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
-from gaploop.datasets.absolute.findings import Figure
-from gaploop.datasets.absolute.history import trends
+from gaploop.datasets.absolute.findings import Figure, trends
 from gaploop.scripts.cli import main
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday")

@@ -217,7 +217,7 @@ def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path
     passed it, and repair's "computed anew" added up the same float32 figures of the episodes."""
     from damage import record
 
-    from gaploop.datasets.frames import load_frames
+    from gaploop.datasets.v3_files import load_frames
 
     root = record(tmp_path / "set", 3)
     draw = np.random.default_rng(1)

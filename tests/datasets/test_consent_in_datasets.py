@@ -15,9 +15,9 @@ from gaploop.core import consent as consents
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.edit.compose import require_dataset_consent
 from gaploop.datasets.lerobot_publish import publish_takes
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.lineage import require_dataset_consent
 
 Write = Callable[..., str]
 PUBLISH = frozenset({Use.RECORD, Use.PUBLISH})

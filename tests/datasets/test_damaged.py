@@ -22,11 +22,10 @@ import pytest
 
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import examine
-from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.dataset import FixOptions, check, fix, plan
 from gaploop.datasets.check.findings import ERROR, FixDraft
-from gaploop.datasets.check.fix import FixOptions, fix, plan
 from gaploop.datasets.check.videos import Camera, places, read_cameras
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.datasets.video import VideoIndex
 from gaploop.datasets.whole_stats import complete_stats
 from gaploop.scripts.cli import main

@@ -37,10 +37,9 @@ from gaploop.datasets.edit.actions import (
     plan_merge,
     plan_split,
 )
-from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, dataset_hash, read_run, spans
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.lineage import dataset_hash, read_run, spans
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
@@ -493,7 +492,7 @@ def test_sigkill_at_random_instants_leaves_the_old_or_the_new_one(
     """A process that says when it begins, killed some time later; the whole of it takes as long."""
     root, uids = tmp_path / "set", [r["gap_uid"] for r in layout.episode_rows(original)]
     program = (
-        "import sys, pandas, gaploop.datasets.labels.query;"
+        "import sys, pandas, gaploop.datasets.labels;"
         "from gaploop.scripts.cli import main;"
         "import gaploop.datasets.edit.actions; print('begins', flush=True);"
         f"sys.exit(main(['edit', 'delete', {str(root)!r}, '--episodes=[1, 4]', '--yes']))"

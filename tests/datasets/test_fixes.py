@@ -25,7 +25,7 @@ from gaploop.core.pixels import QUANTILES
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]

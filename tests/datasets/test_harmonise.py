@@ -22,9 +22,9 @@ from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, JointChange, Units, parse_spec
 from gaploop.datasets.edit.harmonised import chosen_rows
-from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import LABELS, TELEMETRY, read_episodes, read_info
 from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.v3_files import FrameTable, load_frames
 from gaploop.scripts import cli
 
 type Write = Callable[..., str]

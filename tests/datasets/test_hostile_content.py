@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.fix import FixOptions, plan
+from gaploop.datasets.check.dataset import FixOptions, check, plan
 from gaploop.datasets.formats.lerobot_v2 import export_v21
-from gaploop.datasets.frames import load_frames
-from gaploop.datasets.hub.scan import scan
+from gaploop.datasets.hub.dataset import scan
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import read_telemetry
+from gaploop.datasets.v3_files import load_frames
 from gaploop.scripts.cli import main
 
 
@@ -242,7 +241,7 @@ def test_an_archive_is_not_unpacked_beyond_bounds(
 ) -> None:
     """Two megabytes of a telemetry archive asked for two gigabytes of memory."""
     monkeypatch.setattr("gaploop.datasets.telemetry_zarr.LARGEST_TEXT", 100_000)
-    monkeypatch.setattr("gaploop.datasets.hub.scan.LARGEST_TEXT", 100_000)
+    monkeypatch.setattr("gaploop.datasets.hub.dataset.LARGEST_TEXT", 100_000)
     path = sorted(dataset.glob("telemetry/*.zip"))[0]
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("more/zarr.json", " " * 100_001)

@@ -20,7 +20,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.edit.actions import delete_takes
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 
 Write = Callable[..., str]
@@ -223,7 +223,7 @@ LABELLER = """
 import sys
 from pathlib import Path
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 root, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for n in range(count):
     store = open_labelled(root)

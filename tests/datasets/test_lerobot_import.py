@@ -20,12 +20,11 @@ from gaploop.datasets import staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.differences import profile, require_trainable_together
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import parse_episodes, read_episodes, read_info
 from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes, read_takes
+from gaploop.datasets.v3_files import load_frames
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
@@ -205,7 +204,7 @@ def test_ranges_of_episodes(text: str, chosen: list[int]) -> None:
 
 def test_frames_load_without_lerobot(foreign: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from gaploop.datasets.frames import load_frames; "
+        "import sys; from pathlib import Path; from gaploop.datasets.v3_files import load_frames; "
         "t = load_frames(Path(sys.argv[1]), ['action', 'observation.state'], [1, 2]); "
         "assert t.columns['action'].shape == (15, 2), t.columns['action'].shape; "
         "assert [e.index for e in t.episodes] == [1, 2]; "

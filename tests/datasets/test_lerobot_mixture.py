@@ -28,8 +28,13 @@ from gaploop.datasets.mixing.lerobot_mixture import (
     common_meta,
 )
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.sources import OpenMixture, open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec
+from gaploop.datasets.mixing.sources import (
+    MixtureSpec,
+    OpenMixture,
+    SourceSpec,
+    StageSpec,
+    open_mixture,
+)
 from gaploop.finetune.lerobot_train import held_out
 from gaploop.scripts import cli
 

@@ -22,9 +22,9 @@ from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.formats.lerobot_v2 import EPISODES, upgrade
-from gaploop.datasets.frames import load_frames
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
+from gaploop.datasets.v3_files import load_frames
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]

@@ -14,8 +14,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixing.sources import OpenMixture, describe, open_mixture
-from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.datasets.mixing.sources import OpenMixture, describe, load_mixture, open_mixture
 from gaploop.scripts import cli
 
 type Write = Callable[..., str]

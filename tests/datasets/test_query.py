@@ -7,7 +7,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.query import queried_values, where
+from gaploop.datasets.labels import queried_values, where
 from gaploop.datasets.layout import EpisodeRow
 
 

@@ -21,8 +21,7 @@ from gaploop.core.files import LFS_POINTER, lfs_pointers
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.fix import FixOptions, fix, plan
+from gaploop.datasets.check.dataset import FixOptions, check, fix, plan
 from gaploop.datasets.check.parquet_salvage import salvage
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import telemetry_path

@@ -20,8 +20,8 @@ from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import tag_events
+from gaploop.datasets.edit.compose import read_run
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.lineage import read_run
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]

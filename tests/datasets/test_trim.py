@@ -24,10 +24,9 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.changes import find_idle
-from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, read_run
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.lineage import read_run
 from gaploop.scripts.cli import main
 
 Barcodes = tuple[Callable[[int], np.ndarray], Callable[[np.ndarray], int]]

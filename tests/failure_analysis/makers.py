@@ -11,7 +11,7 @@ from gaploop.core.plan import Plan
 from gaploop.core.take import TRACKED_SCENE, Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 

@@ -23,7 +23,7 @@ from gaploop.failure_analysis.camera_check import (
     check_takes,
 )
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.views.camera_samples import CameraSamples, sample
+from gaploop.failure_analysis.views.pictures import CameraSamples, sample
 
 N = 24
 type Change = Callable[[Image], Image]

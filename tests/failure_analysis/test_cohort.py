@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.statistics import TrialCounts, weighted_sum
 from gaploop.failure_analysis.cohort import change, matched
-from gaploop.failure_analysis.factors import factor_table
-from gaploop.failure_analysis.trials import Trials
+from gaploop.failure_analysis.factors import Trials, factor_table
 
 
 def rows(counts: dict[tuple[str, str], tuple[int, int]]) -> list[Trials]:

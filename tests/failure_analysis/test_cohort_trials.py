@@ -13,7 +13,7 @@ import pytest
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_takes
-from gaploop.failure_analysis.trials import (
+from gaploop.failure_analysis.factors import (
     NOMINAL,
     OTHER,
     Trials,

@@ -19,7 +19,7 @@ from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, TakeKind
-from gaploop.failure_analysis.diagnosis_record import load_diagnosis
+from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.scripts.cli import main
 
 

@@ -13,8 +13,8 @@ from failure_analysis_makers import repeated, scene_picture, successes, take, wr
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.diagnosis_record import (
+from gaploop.failure_analysis.diagnosis import (
+    diagnose,
     load_diagnosis,
     save_diagnosis,
     suggested_labels,
@@ -27,7 +27,7 @@ from gaploop.failure_analysis.reference import (
     save_reference,
     shipped_reference,
 )
-from gaploop.sim.tasks import INSTRUCTIONS, TASKS
+from gaploop.sim.catalogue import INSTRUCTIONS, TASKS
 
 FAULTS: dict[str, dict[str, float]] = {
     "actuator_response": {"lag_s": 0.3},

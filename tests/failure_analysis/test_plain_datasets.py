@@ -17,13 +17,13 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.failure_analysis.review.takes import TakeSource
 from gaploop.failure_analysis.views.joints import angles_rad, answering, with_units
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.finetune.evaluate import recorded
 from gaploop.scripts.cli import main
-from gaploop.sim.arms import from_degrees, to_degrees
+from gaploop.sim.catalogue import from_degrees, to_degrees
 
 FPS = 30
 

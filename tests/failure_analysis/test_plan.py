@@ -18,13 +18,12 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.failure_analysis.diagnosis_record import (
+from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     TakeDiagnosis,
     deployment,
     shown_alone,
 )
-from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.gains import (
     CAUSES,
     Budget,
@@ -36,6 +35,7 @@ from gaploop.failure_analysis.planning.gains import (
     next_gains,
     split_takes,
 )
+from gaploop.failure_analysis.planning.ledger import effort_from
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES, PlanContext
 from gaploop.failure_analysis.report.report import deployment_lines

@@ -19,7 +19,7 @@ from gaploop.core.plan import load_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, TakeKind
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.scripts.cli import main
 
 

@@ -12,7 +12,7 @@ from gaploop.core.schema import read_as
 from gaploop.core.station import Costs
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.planning.effort import SeenTake, effort_from, setup_changes
+from gaploop.failure_analysis.planning.ledger import SeenTake, effort_from, setup_changes
 
 D = GapDimension
 SECOND_NS = 1_000_000_000

@@ -13,7 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import EXPECTED_CONFIDENCE, Plan, PlanItem, load_plan, save_plan
 from gaploop.core.statistics import Estimate, TrialCounts
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, load_diagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, load_diagnosis, save_diagnosis
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import (
     LEDGER,

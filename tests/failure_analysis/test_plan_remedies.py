@@ -20,7 +20,7 @@ from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.statistics import TrialCounts
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.failure_analysis.planning import remedies
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves

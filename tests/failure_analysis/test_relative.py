@@ -11,8 +11,7 @@ from failure_analysis_makers import repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, TakeKind
-from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, suggested_labels
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
 from gaploop.failure_analysis.modes import ModeCall
 from gaploop.failure_analysis.reference import (
     Ground,

@@ -15,8 +15,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.cohort import CohortStatistics, cohort_of_trials
-from gaploop.failure_analysis.diagnosis import diagnose, summarise
-from gaploop.failure_analysis.diagnosis_record import Diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
+from gaploop.failure_analysis.factors import Trials
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves, flat_curve
 from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
@@ -27,7 +27,6 @@ from gaploop.failure_analysis.report.page import (
     table,
 )
 from gaploop.failure_analysis.report.report import CARDS, cohort_page, diagnosis_report
-from gaploop.failure_analysis.trials import Trials
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from failure_analysis_makers import make_plan, repeated, scene_picture, successe
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, load_diagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
 from gaploop.failure_analysis.reference import (
     OWN_TAKES,
     SHIPPED_FOR,

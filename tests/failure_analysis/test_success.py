@@ -20,7 +20,7 @@ from gaploop.core.messages import Image
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels import open_labelled
 from gaploop.failure_analysis.success import (
     SuccessDetector,
     as_json,

@@ -10,7 +10,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.mixing.mixture import MixtureStage
-from gaploop.datasets.mixing.spec import SELECTIONS
+from gaploop.datasets.mixing.sources import SELECTIONS
 from gaploop.finetune.batches import MixedBatches, TrainingSource, check_signature, load_source
 
 type MakeSource = Callable[..., TrainingSource]

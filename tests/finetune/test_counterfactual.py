@@ -16,8 +16,8 @@ from gaploop.collect.take import run_take
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.twin import Twin, TwinParameter
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.datasets.sources import load_takes
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
+from gaploop.datasets.lerobot_read import load_takes
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 from gaploop.finetune.counterfactual import PANEL_PX, counterfactuals
 from gaploop.finetune.evaluate import EVALUATION_SEEDS
 from gaploop.finetune.lerobot_policy import load_policy

@@ -46,8 +46,8 @@ from gaploop.finetune.factors import (
 )
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.catalogue import INSTRUCTIONS, wording
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.tasks import INSTRUCTIONS, wording
 
 SHORT_S = 0.2
 PNG = b"\x89PNG"

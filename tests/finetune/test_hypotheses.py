@@ -14,7 +14,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter, load_twin, save_twin
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.finetune import hypotheses as tried
 from gaploop.finetune.evaluate import CellJob

@@ -28,7 +28,7 @@ from gaploop.finetune.lerobot_policy import (
     reads_instruction,
 )
 from gaploop.scripts.cli import main
-from gaploop.sim.tasks import INSTRUCTIONS, wording
+from gaploop.sim.catalogue import INSTRUCTIONS, wording
 from gaploop.sim.tracker import NAMES
 
 NETWORK = {

@@ -17,8 +17,7 @@ from benchmarks.heldout import action_error
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets.mixing.sources import open_mixture
-from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.datasets.mixing.sources import load_mixture, open_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import adapt

@@ -19,8 +19,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis, diagnose
 from gaploop.failure_analysis.station import NONE, POLICY, UNMEASURED
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, category
 from gaploop.finetune.evaluation import Rollout

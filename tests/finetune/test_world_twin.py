@@ -16,12 +16,12 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.world_twin import _Replays, fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
-from gaploop.sim.identification.outages import Outages, find, last
+from gaploop.sim.identification.noise import Outages, find, last
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, vectors
 from gaploop.sim.world import WorldSpec
 

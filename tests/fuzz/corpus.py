@@ -23,7 +23,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis import diagnosis_record
+from gaploop.failure_analysis import diagnosis
 from gaploop.finetune import evaluation
 from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
@@ -172,7 +172,7 @@ def _diagnosis() -> dict[str, Any]:
         "candidates": ["contact_dynamics"], "by": "rules",
         "evidence": [{"signal": "slip", "value": 1.5, "unit": "mm", "says": "it slips"}],
     }  # fmt: skip
-    known = {"schema": diagnosis_record.SCHEMA, "id": "diagnosis-1", "source": "set"}
+    known = {"schema": diagnosis.SCHEMA, "id": "diagnosis-1", "source": "set"}
     return known | {"takes": [take], "summary": {"takes": 1}}
 
 

@@ -275,7 +275,7 @@ FILES = (
     Reader("twin", "files/twin.yaml", _loaded("gaploop.core.twin", "load_twin")),
     Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
     Reader(
-        "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.spec", "load_mixture")
+        "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.sources", "load_mixture")
     ),
     Reader(
         "harmonise-spec",
@@ -300,7 +300,7 @@ FILES = (
     Reader(
         "diagnosis",
         "files/diagnosis.json",
-        _loaded("gaploop.failure_analysis.diagnosis_record", "load_diagnosis"),
+        _loaded("gaploop.failure_analysis.diagnosis", "load_diagnosis"),
     ),
     Reader(
         "reference",

@@ -16,7 +16,7 @@ from gaploop.core.files import write_json
 from gaploop.core.plan import Plan, PlanItem, save_plan
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.failure_analysis.planning.remedies import PlanContext, commands
 from gaploop.finetune.evaluation import NOMINAL, Rollout, summarise
 from gaploop.scripts import cli, demo

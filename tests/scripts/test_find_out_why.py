@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.scripts.cli import main
 
 PAGE = "start/find_out_why.md"

@@ -21,7 +21,7 @@ from gaploop.failure_analysis.report.twin_page import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
 from gaploop.scripts._identify import _camera_delay
 from gaploop.scripts.cli import main
-from gaploop.sim.arms import arm_named
+from gaploop.sim.catalogue import arm_named
 from gaploop.sim.cell import SimCell
 from gaploop.sim.identification.drives import fit_drives
 

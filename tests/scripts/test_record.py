@@ -12,7 +12,7 @@ import pytest
 from gaploop.core.journal_format import read_journal
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, set_up
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.scripts.cli import main
 from gaploop.sim.randomise import draw, known_and_drawn
 

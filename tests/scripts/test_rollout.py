@@ -20,7 +20,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.sources import load_takes
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.finetune.batches import load_source
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.scripts.cli import main

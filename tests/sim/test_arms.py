@@ -18,7 +18,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import conditions
-from gaploop.sim.arms import SO101, arm_named, arm_of, from_degrees, to_degrees
+from gaploop.sim.catalogue import SO101, arm_named, arm_of, from_degrees, to_degrees
 from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.gaps import MECHANISMS, add_mechanisms

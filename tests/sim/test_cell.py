@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import GaploopError
-from gaploop.sim.arms import from_degrees, to_degrees
+from gaploop.sim.catalogue import TASKS, from_degrees, to_degrees
 from gaploop.sim.cell import ENCODER_STEP_RAD, SimCell
 from gaploop.sim.conditions import NAMES, PLACEMENTS
 from gaploop.sim.scene import (
@@ -18,7 +18,6 @@ from gaploop.sim.scene import (
     SPAWN_RADIUS_M,
     spawn_point,
 )
-from gaploop.sim.tasks import TASKS
 from gaploop.sim.world import World
 
 

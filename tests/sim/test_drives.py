@@ -14,7 +14,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter
 from gaploop.core.vocabulary import Outcome
-from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import CommandPath, Values
 from gaploop.sim.identification.drives import FittedDrives, fit_drives

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from gaploop.sim.arms import to_degrees
+from gaploop.sim.catalogue import to_degrees
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.lerobot_env import GYM_ID, CellEnv, CellEnvConfig
 

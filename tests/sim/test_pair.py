@@ -11,7 +11,7 @@ from gaploop.core.arm import Mounted
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.sim.arms import from_degrees, to_degrees
+from gaploop.sim.catalogue import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import RelayLeader, nominal_arm, scripted
 from gaploop.sim.gaps import add_mechanisms

@@ -10,7 +10,8 @@ import pytest
 
 from gaploop.collect.rig import world_rig
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 
 SCENES = Path(__file__).parents[2] / "examples" / "hand_over"
 

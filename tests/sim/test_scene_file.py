@@ -15,7 +15,8 @@ from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles
-from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 
 BENCH = """

@@ -13,11 +13,9 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.views.joints import of_model
-from gaploop.sim.identification.drive_fit import QUICK, DriveFitter
-from gaploop.sim.identification.drive_parameters import candidates
+from gaploop.sim.identification.drive_fit import QUICK, DriveFitter, candidates
 from gaploop.sim.identification.drives import fit_drives, likeliest
-from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, drive_logs
-from gaploop.sim.identification.servo_arm import ServoArm
+from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, ServoArm, drive_logs
 from gaploop.sim.plant import make_plant
 from gaploop.teleop.emulator import arm_plan
 

@@ -22,7 +22,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
 from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.cell import SimCell
-from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.views import Lens, View, read_cameras
 from gaploop.sim.world import GymWorld, WorldSpec
 

@@ -320,7 +320,7 @@ sys.meta_path.insert(0, Blocked())
 spec = importlib.util.spec_from_file_location("worlds", sys.argv[2])
 worlds = sys.modules["worlds"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worlds)
-import gaploop.sim.scene_file
+import gaploop.sim.scene_world
 can = worlds.GymWorld(worlds.Bench).parameters()
 gaps = {key: 0.5 for key, why in can.items() if not why}
 worlds.episode(worlds.GymWorld(worlds.Bench, worlds.WorldSpec(gaps=gaps)))

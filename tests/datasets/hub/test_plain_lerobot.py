@@ -27,7 +27,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import pack_policy, push_policy
 from gaploop.finetune.tuning.presets import ACT_TARGETS
-from gaploop.sim.arms import to_degrees
+from gaploop.sim.catalogue import to_degrees
 from gaploop.sim.cell import SimCell
 
 ADAPTER, MERGED, STEPS = "me/adapter", "me/merged", 12

@@ -25,7 +25,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.hub import dataset as hub_dataset
-from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.dataset import require_clean
 from gaploop.datasets.hub.upload import HubUnreachableError, Pushed
 from gaploop.datasets.lerobot_publish import publish
 

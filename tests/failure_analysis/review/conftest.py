@@ -11,7 +11,7 @@ import pytest
 from benchmarks.review_dataset import write_dataset
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 
 TAKES = 6
 

@@ -16,8 +16,8 @@ from benchmarks.review_dataset import BITS, BLOCK_PX, FRAMES
 from gaploop.core import labels
 from gaploop.core.station import load_station
 from gaploop.core.vocabulary import GapDimension
-from gaploop.datasets.labels.store import open_labelled
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.datasets.labels import open_labelled
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 
 PROGRAM = browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")

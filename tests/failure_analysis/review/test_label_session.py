@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome, Phase
-from gaploop.datasets.labels.store import LabelStore, open_labelled
-from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
-from gaploop.failure_analysis.review.choice import Filter, Who
+from gaploop.datasets.labels import LabelStore, open_labelled
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.label_session import (
     WEIGHTS,
     LabelSession,
@@ -26,6 +25,7 @@ from gaploop.failure_analysis.review.label_session import (
     rescue,
 )
 from gaploop.failure_analysis.review.page import KEYS, PLAYER
+from gaploop.failure_analysis.review.takes import Filter, Who
 
 SLIP = TakeStatement("failure", "slip", "transport", {"contact_dynamics": 1.0})
 DRIFT = TakeStatement("failure", "drift", "approach", {"sensor_noise": 0.5})

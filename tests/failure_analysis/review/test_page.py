@@ -12,7 +12,7 @@ from nicegui.testing.user_simulation import user_simulation
 from gaploop.core import labels
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.page import ReviewPage, row
 from gaploop.failure_analysis.review.server import ReviewSite

@@ -19,7 +19,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, PlanItem, save_plan
 from gaploop.core.run_record import write_run
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.scripts._arguments import find_options
 from gaploop.scripts.cli import config_class_of, main

@@ -12,7 +12,7 @@ import pytest
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.store import LabelStore
+from gaploop.datasets.labels import LabelStore
 from gaploop.failure_analysis.review.signals import MOST_POINTS, curves, options
 from gaploop.failure_analysis.review.takes import TakeSource
 

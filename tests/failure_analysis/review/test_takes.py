@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.failure_analysis.review.takes import CameraVideo, Media, TakeSource, make_playable
 
 

@@ -12,7 +12,7 @@ from gaploop.collect.rig import embedded_rig
 from gaploop.core.journal_format import read_journal
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.sim.arms import SO101
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.identification.contact import (
     EMPTY,

@@ -13,7 +13,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import TwinParameter
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.scene import FINEST, fit_scene
