@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import Quota, held, words
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.operator.keys import keys
@@ -386,7 +386,7 @@ def probe_robot(
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
-    if robot.type == lerobot_factory.EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         arm = arm_named(robot.model)
         parts = parts_of(arm.joint_names, station.grid, arm)
         build = functools.partial(lerobot_factory.cell_rig, robot, None)

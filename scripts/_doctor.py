@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.encoder_process import CODEC
-from gaploop.collect.lerobot_factory import robot_words
+from gaploop.collect.lerobot_types import robot_words
 from gaploop.collect.mornings import (
     MotionLog,
     camera_figures,
@@ -151,7 +151,7 @@ def _on_robot(
     config: DoctorConfig, policy: Planner | None, checked: Checked
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
-    station = lerobot_factory.station_for(config.robot, config.station)
+    station = lerobot_types.station_for(config.robot, config.station)
     if policy is not None:
         from gaploop.finetune.lerobot_policy import resolve
         from gaploop.finetune.runs import withdrawn_from
@@ -166,7 +166,7 @@ def _on_robot(
         try:
             cell = (
                 lerobot_factory.cell_of(config.robot)
-                if config.robot.type == lerobot_factory.EMBEDDED
+                if config.robot.type == lerobot_types.EMBEDDED
                 else None
             )
             follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
@@ -197,7 +197,7 @@ def _on_the_arm(
     clock: Clock,
     person: Person,
 ) -> Iterator[CheckResult]:
-    station = lerobot_factory.station_for(config.robot, config.station)
+    station = lerobot_types.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
     pictures = list(check_pictures(seen, clock, is_real))
     yield from pictures

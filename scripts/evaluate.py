@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.lerobot_factory import with_types
+from gaploop.collect.lerobot_types import with_types
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.labels import check_dimensions

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_types
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts import options
@@ -94,8 +94,8 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
     from gaploop.teleop.lerobot_devices import make_leader
     from gaploop.teleop.lerobot_devices.generic import OwnUnits
 
-    kind = lerobot_factory.kind(config.teleop)
-    if kind in lerobot_factory.OWN:
+    kind = lerobot_types.kind(config.teleop)
+    if kind in lerobot_types.OWN:
         raise UnusableInputError(
             f"gaploop serve leader lends a leader arm, such as --teleop.type=so101_leader; {kind} "
             "needs the robot beside it. To drive from elsewhere without a leader arm: "

@@ -291,9 +291,9 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
-collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
-collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
-collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+collect/lerobot_types.py:named_registries | Path(folder).glob(like) | ours
+collect/lerobot_types.py:named_registries | Path(home) / folder | ours
+collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
 scripts/demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
 scripts/demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours

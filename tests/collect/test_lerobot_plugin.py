@@ -18,7 +18,7 @@ from lerobot.scripts.lerobot_teleoperate import TeleoperateConfig, teleoperate
 from lerobot.teleoperators import TeleoperatorConfig, make_teleoperator_from_config
 from lerobot.utils.import_utils import register_third_party_plugins
 
-from gaploop.collect.lerobot_factory import named_registries, registries
+from gaploop.collect.lerobot_types import named_registries, registries
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import TELEMETRY, read_end, read_header, read_stream, take_folders
 from gaploop.core.station import SafetyLimits

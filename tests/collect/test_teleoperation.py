@@ -16,7 +16,8 @@ import pytest
 
 from gaploop.collect import session
 from gaploop.collect.devices import ArmDevices, lost_after_trip, subscribers
-from gaploop.collect.lerobot_factory import ArmConnection, registries, station_for
+from gaploop.collect.lerobot_factory import ArmConnection
+from gaploop.collect.lerobot_types import registries, station_for
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import DRIVE, HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming

@@ -73,7 +73,7 @@ class Pair:
 
     def configs(self) -> tuple[Any, Any]:
         """Return LeRobot's configs of both arms."""
-        from gaploop.collect.lerobot_factory import registries
+        from gaploop.collect.lerobot_types import registries
 
         made = []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):

@@ -64,7 +64,7 @@ class Bench:
     """An emulated follower and leader, and a policy that drives."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        from gaploop.collect.lerobot_factory import registries
+        from gaploop.collect.lerobot_types import registries
 
         self.journal, self.buses, made = folder / "journal", dict[str, EmulatedBus](), []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):

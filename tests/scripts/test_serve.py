@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from patient_wire import LoopTime
 
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.scripts import serve
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions

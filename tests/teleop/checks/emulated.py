@@ -95,7 +95,7 @@ def emulated_arm(
         swapped: two servos have each other's id, and were calibrated so.
         stuck: joints that don't move.
     """
-    from gaploop.collect.lerobot_factory import registries
+    from gaploop.collect.lerobot_types import registries
 
     plan = arm_plan("so101", "follower").calibrated()
     said = plan.calibration()

@@ -20,7 +20,7 @@ from emulated import SWAPPED, emulated_arm
 from patient_wire import LoopTime
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.collect.preflight import Terminal
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock

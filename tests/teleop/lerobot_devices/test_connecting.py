@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason

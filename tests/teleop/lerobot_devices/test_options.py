@@ -21,7 +21,7 @@ import pytest
 from emulated_arms import PLANS, emulated
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.collect.session_options import DriveOptions
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
