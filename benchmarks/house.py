@@ -85,7 +85,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "whether a policy is better is judged by eye; no roll-back on a fleet",
     ),
     "review page": (
-        "failure_analysis/review scripts/review.py",
+        "failure_analysis/review scripts/review.py scripts/_review.py",
         "labels only by command; nobody sees an episode beside its signals",
     ),
     "edit, merge, harmonise": (

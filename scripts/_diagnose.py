@@ -15,6 +15,7 @@ from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
 from gaploop.datasets.frames import recorded_success
@@ -102,7 +103,6 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
     if config.policy.path and not options.is_script(config.policy.path):
-        from gaploop.datasets.absolute.checkpoint import read_checkpoint
         from gaploop.finetune.lerobot_open_loop import examine_policy
         from gaploop.finetune.lerobot_policy import resolve
 
@@ -200,7 +200,13 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         with options.progress("Preparing the simulation"):
-            from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
+            from gaploop.finetune.hypotheses import (
+                ROLLOUTS,
+                TWIN,
+                rolled_out,
+                widened,
+                worth_trying,
+            )
             from gaploop.finetune.reproduction import reproduced, subsets
 
         driver, kept = config.policy.required(), folder / "reproduction"
@@ -222,8 +228,6 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None:
-        from gaploop.finetune.hypotheses import TWIN
-
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
         has_hypothesis = "twin" in found.summary.get("hypotheses", {})

@@ -27,6 +27,8 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
+from gaploop.finetune.runs import withdrawn_from
 from gaploop.scripts import options
 from gaploop.scripts.doctor import DoctorConfig
 from gaploop.sim.cell import CellCamera
@@ -154,7 +156,6 @@ def _on_robot(
     station = lerobot_types.station_for(config.robot, config.station)
     if policy is not None:
         from gaploop.finetune.lerobot_policy import resolve
-        from gaploop.finetune.runs import withdrawn_from
 
         known = None if config.policy.is_remote else resolve(config.policy.path)
         if known and (reason := withdrawn_from(known, checked.policy)):
@@ -205,7 +206,6 @@ def _on_the_arm(
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
-        from gaploop.datasets.absolute.checkpoint import read_checkpoint
         from gaploop.finetune.lerobot_policy import resolve
         from gaploop.finetune.policy_fit import check_policy
 

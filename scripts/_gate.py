@@ -230,9 +230,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
 
 def _detector(config: GateConfig, suite: Suite) -> SuccessDetector | None:
     """Return what tells success on the station, where the suite leaves it to the station."""
-    from gaploop.finetune.gate.attempts import is_told
-
-    by_itself = [is_told(task) for task in suite.tasks]
+    by_itself = [task.is_told for task in suite.tasks]
     if config.station is None or not any(by_itself):
         return None
     found = load_detector(config.station, load_station(config.station))
