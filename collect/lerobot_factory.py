@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from gaploop.collect.lerobot_types import (
 )
 from gaploop.collect.rig import EmbeddedRig, Rig, arm_rig, embedded_rig, world_rig
 from gaploop.collect.rollout import RolloutDriver
-from gaploop.core.clock import Clock
+from gaploop.core.clock import Clock, PacedClock
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import Station
 from gaploop.sim.cell import CellFollower, PacedCellClock, SimCell
@@ -36,13 +37,19 @@ from gaploop.sim.expert import scripted
 from gaploop.sim.randomise import cell_arguments
 from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
 from gaploop.teleop.calibration.store import calibration_path, load_calibration
-from gaploop.teleop.leaders import make
-from gaploop.teleop.lerobot_devices import make_cameras, make_follower, make_leader
+from gaploop.teleop.leaders.cartesian import JOINT_RAD_S, CartesianLeader, common_limits
+from gaploop.teleop.leaders.controls import Controls, IntentSource, MotionOptions
+from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.lerobot_devices.identity import Identities
-from gaploop.teleop.lerobot_devices.make import camera_configs, refuse_options
+from gaploop.teleop.lerobot_devices.make import (
+    camera_configs,
+    make_cameras,
+    make_follower,
+    make_leader,
+    refuse_options,
+)
 from gaploop.teleop.lerobot_devices.servo_arm import aligning
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.realtime import PacedClock
 from gaploop.teleop.sensors import connect_sensors, observed
 from gaploop.teleop.stopping import disconnect
 
@@ -201,10 +208,10 @@ def leader_of(
         refuse_options(teleop, "teleop", others)
     if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
         if chosen == MOTION:
-            leader = make.make_motion_leader(follower, station, teleop.options())
+            leader = make_motion_leader(follower, station, teleop.options())
         else:
             page = (teleop.host, teleop.port) if chosen == BROWSER else None
-            leader = make.make_tool_leader(chosen, follower, station, page)
+            leader = make_tool_leader(chosen, follower, station, page)
     elif teleop.type != EXPERT:
         leader = make_leader(teleop, follower, clock, identities)
     elif expert is not None:
@@ -275,3 +282,119 @@ def cameras_of(
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""
     cameras = make_cameras(robot, clock, identities)
     return tuple(sorted(cameras, key=lambda camera: camera.name != first))
+
+
+# -- leaders that need to know the arm they lead -----------------------------------------------
+
+
+def make_tool_leader(
+    device: str, follower: Follower, station: Station, page: tuple[str, int] | None = None
+) -> CartesianLeader:
+    """Open the operator's window and return a leader that drives the tool from an input device.
+
+    Call it on the main thread, and there `leader.pump(trip)` 30 times a second or more. Attach
+    the leader to the control loop as a sink.
+
+    Args:
+        device: keyboard, gamepad, or browser.
+        page: of a browser: host and port that its page is served on.
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+        DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
+    """
+    arm = arm_of(follower, station, f"--teleop.type={device}")
+    title = f"gaploop: {follower.robot_type}"
+    source: IntentSource
+    if page is not None:
+        from gaploop.teleop.leaders.browser import Browser
+
+        source = Browser(title, *page)
+    else:
+        from gaploop.teleop.leaders import panel
+
+        made = panel.Keyboard if device == "keyboard" else panel.Gamepad
+        source = made(Controls(), title)
+    return CartesianLeader(
+        arm,
+        station.joint_limits(follower.joint_names, follower.joint_limits_rad),
+        source,
+        lambda: follower.read().position_rad,
+        box_of(arm, station),
+        joint_velocity_rad_s=min(JOINT_RAD_S, station.safety.velocity_rad_s),
+    )
+
+
+def make_motion_leader(
+    follower: Follower,
+    station: Station,
+    options: MotionOptions | None = None,
+    *,
+    clear_m: float = -math.inf,
+    whose: str = "--teleop.type=motion",
+) -> MotionLeader:
+    """Return a leader that runs a scripted motion. Its `reset` builds the script and may refuse.
+
+    Attach the leader to the control loop as a sink, so that a trip ends the script.
+
+    Args:
+        clear_m: least height of every guarded point, where the workspace reaches lower [m].
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+    """
+    arm = arm_of(follower, station, whose)
+    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    box = box_of(arm, station)
+    if box is not None:
+        x, y, (low_m, high_m) = box
+        box = (x, y, (max(low_m, clear_m), high_m))
+    return MotionLeader(
+        arm,
+        common_limits(arm, limits_rad),
+        lambda: follower.read().position_rad,
+        within_limits(options or MotionOptions(), station),
+        box,
+    )
+
+
+def within_limits(options: MotionOptions, station: Station) -> MotionOptions:
+    """Return a script as fast as the station allows, so that its filter has nothing to change."""
+    safety = station.safety
+    return replace(
+        options,
+        velocity_rad_s=min(options.velocity_rad_s, 0.9 * safety.velocity_rad_s),
+        acceleration_rad_s2=min(options.acceleration_rad_s2, 0.9 * safety.acceleration_rad_s2),
+    )
+
+
+def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
+    """Return the model of an arm: the station's, or the one known for its robot type.
+
+    Raises:
+        UnusableInputError: there is none, or it has other joints; `whose` needs it.
+    """
+    name = station.robot_model or model_of(follower.robot_type)
+    joints = ", ".join(follower.joint_names)
+    if not name:
+        raise UnusableInputError(
+            f"{whose} needs a model of the arm and none is known for "
+            f"{follower.robot_type}. Name one in the station file as robot_model "
+            f"({', '.join(ARM_MODELS)}, or the path of an MJCF file), or use a leader arm."
+        )
+    arm = ArmModel.load(name)
+    if arm.joint_names != tuple(follower.joint_names):
+        raise UnusableInputError(
+            f"{whose} drives one arm with the joints of the model '{arm.name}' "
+            f"({', '.join(arm.joint_names)}); {follower.robot_type} has {joints}. "
+            "Use a leader arm, or name the right robot_model in the station file."
+        )
+    return arm
+
+
+def box_of(arm: ArmModel, station: Station) -> Box | None:
+    """Return the box that an arm is kept in: the station's, or that of its model [m]."""
+    if station.workspace is not None:
+        return (station.workspace.x, station.workspace.y, station.workspace.z)
+    spec = ARM_MODELS.get(arm.name)
+    return None if spec is None else spec.workspace_m

@@ -29,7 +29,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.control import ControlThread
-from gaploop.teleop.lerobot_devices import make_leader
+from gaploop.teleop.lerobot_devices.make import make_leader
 from gaploop.teleop.loop import LoopStatistics, Rates
 from gaploop.teleop.stopping import disconnect
 from gaploop.teleop.trips import say_trip

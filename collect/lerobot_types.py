@@ -40,7 +40,6 @@ OWN: Final = (EXPERT, MOTION, *TOOL)
 """Those that need the arm that they lead."""
 OWN_PACKAGES: Final = (
     "gaploop.sim.lerobot_devices",
-    "gaploop.teleop.lerobot_devices",
     "gaploop.teleop.lerobot_leaders",
     "gaploop.teleop.lerobot_ros2",
 )

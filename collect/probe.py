@@ -20,6 +20,7 @@ import numpy as np
 from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import Quota, held, words
 from gaploop.collect.devices import ArmDevices, SessionDevices
+from gaploop.collect.lerobot_factory import make_motion_leader, within_limits
 from gaploop.collect.operator.keys import keys
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import FPS, drive_on
@@ -48,7 +49,6 @@ from gaploop.sim.cell import SimCell
 from gaploop.sim.identification import contact
 from gaploop.sim.identification.contact import PROBE
 from gaploop.teleop.leaders.controls import MotionOptions
-from gaploop.teleop.leaders.make import make_motion_leader, within_limits
 from gaploop.teleop.leaders.motion import MotionLeader, build_script
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import Stopped

@@ -19,8 +19,7 @@ from gaploop.core.vocabulary import INSTRUCTION
 from gaploop.finetune.evaluate import condition_name, recorded
 from gaploop.finetune.evaluate import evaluate as in_the_cell
 from gaploop.finetune.evaluation import NOMINAL, ROLLOUTS, SETTINGS, Evaluation, Rollout, drops
-from gaploop.finetune.evaluation_figure import positions_png, success_png
-from gaploop.finetune.factors import order, settings, unread, words
+from gaploop.finetune.factors import order, positions_png, settings, success_png, unread, words
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.lerobot_policy import (
     cell_of,

@@ -27,7 +27,6 @@ from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
-from gaploop.finetune.tuning.disagreement import disagreement, standing_out
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
     PRESETS,
@@ -36,7 +35,7 @@ from gaploop.finetune.tuning.presets import (
     TRACKED_SPECS,
     table,
 )
-from gaploop.finetune.tuning.takes import mixture_of
+from gaploop.finetune.tuning.takes import disagreement, mixture_of, standing_out
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 

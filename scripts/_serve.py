@@ -18,8 +18,8 @@ from gaploop.scripts import options
 from gaploop.scripts.serve import ServeConfig
 from gaploop.teleop import link
 from gaploop.teleop.leaders import remote
-from gaploop.teleop.lerobot_devices import make_leader
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
+from gaploop.teleop.lerobot_devices.make import make_leader
 from gaploop.teleop.stopping import stoppable
 
 LEADER: Final = "leader"

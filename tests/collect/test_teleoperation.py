@@ -32,7 +32,8 @@ from gaploop.core.messages import SafetyReason
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.descent import HELD_KEY_S
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.lerobot_leaders import MotionConfig
 from gaploop.teleop.loop import Rates

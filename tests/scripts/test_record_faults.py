@@ -37,7 +37,8 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts.cli import main
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("loop_time")

@@ -35,7 +35,8 @@ from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.teleop.control import LoopMode
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("loop_time")

@@ -23,7 +23,8 @@ from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
 from gaploop.scripts.serve import ServeConfig
 from gaploop.teleop import lerobot_leaders, link
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.leaders import remote
 
 

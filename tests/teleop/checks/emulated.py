@@ -13,8 +13,8 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.messages import FloatArray, FollowerState
 from gaploop.sim.scene import HOME_Q_RAD
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
-from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.emulator.arms import JOINTS, arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 
 SWAPPED = ("shoulder_lift", "elbow_flex")
 

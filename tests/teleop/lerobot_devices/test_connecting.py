@@ -20,13 +20,13 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.generic import (
     GenericFollower,
     GenericLeader,
     connect,
     is_uncalibrated,
 )
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.safety import make_safety
 
 ZMQ = pytest.importorskip("zmq")

@@ -28,8 +28,9 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import LeaderSample, SafetyReason
 from gaploop.core.station import Station
-from gaploop.teleop.emulator import EmulatedBus
-from gaploop.teleop.lerobot_devices import make, make_cameras, make_follower, make_leader
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.lerobot_devices import make
+from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.safety import make_safety
 

@@ -22,7 +22,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand
 from gaploop.core.station import Station
 from gaploop.scripts.cli import main
-from gaploop.teleop.lerobot_devices import make_cameras, make_follower
+from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower
 from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, _rgb
 from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
 
