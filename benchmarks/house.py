@@ -77,7 +77,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "simulations of one's own": (
         "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/roles.py sim/predicates.py "
-        "finetune/lerobot_gym.py finetune/world_twin.py finetune/world_check.py",
+        "finetune/lerobot_gym.py finetune/world_twin.py finetune/doctor.py",
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (

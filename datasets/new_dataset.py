@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gaploop.core.files import read_json, write_json
-from gaploop.core.pixels import Stats
+from gaploop.core.statistics import Stats
 from gaploop.core.take import Images
 from gaploop.datasets import layout, v3_files
 from gaploop.datasets.columns import EPISODE_COLUMNS

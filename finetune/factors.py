@@ -1,4 +1,4 @@
-"""What an evaluation varies, one factor at a time, and how such a setting is named to people."""
+"""What an evaluation varies, one factor at a time, and how such a setting is named and drawn."""
 
 from __future__ import annotations
 

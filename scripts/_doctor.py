@@ -122,7 +122,7 @@ def _look(config: DoctorConfig, policy: Planner | None, checked: Checked) -> Ite
         raise UnusableInputError("Give --env.scene or --env.gym, not both.")
     if config.env.scene or config.env.gym:
         with options.progress("Preparing the simulation"):
-            from gaploop.finetune.world_check import check_world
+            from gaploop.finetune.doctor import check_world
 
         yield from check_world(**vars(config.env), roles=config.roles)
         return
@@ -206,8 +206,8 @@ def _on_the_arm(
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
+        from gaploop.finetune.doctor import check_policy
         from gaploop.finetune.lerobot_policy import resolve
-        from gaploop.finetune.policy_fit import check_policy
 
         rates = Rates.near(policy.fps)
         folder = None if config.policy.is_remote else resolve(config.policy.path)

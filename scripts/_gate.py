@@ -37,7 +37,6 @@ from gaploop.finetune.gate.folder import (
     write_promotion,
 )
 from gaploop.finetune.gate.judge import STAGES, Answer
-from gaploop.finetune.gate.report import write_report
 from gaploop.finetune.gate.run import (
     Gate,
     GateResult,
@@ -46,6 +45,7 @@ from gaploop.finetune.gate.run import (
     run_gate,
     same_policies,
     suite_of,
+    write_report,
 )
 from gaploop.scripts import options
 from gaploop.scripts.cli import command

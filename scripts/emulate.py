@@ -1,4 +1,4 @@
-"""gaploop emulate: a servo bus on a pseudo-terminal."""
+"""gaploop emulate: a servo bus on a pseudo-terminal, and the commands to it, one a line."""
 
 from __future__ import annotations
 

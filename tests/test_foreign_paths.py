@@ -334,7 +334,7 @@ teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / 
 teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
-finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+finetune/doctor.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 sim/scene_file.py:load_scene | path.parent / str(camera['calibration']) | user
 sim/views.py:Mounted.of | folder / str(given['calibration']) | user

@@ -18,7 +18,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
-from gaploop.core.units import noted
+from gaploop.core.vocabulary import noted
 from gaploop.datasets import columns
 
 KEYS: Final = (

@@ -2,6 +2,13 @@
 
 Frames come through LeRobot's dataset with the frame cache, draws from `datasets.mixing`: a batch is
 a pure function of the step.
+
+Their light, noise, camera and background may be drawn at random, against gaps of what cameras see
+(Tobin et al. 2017, arXiv:1703.06907). The draw of a sample depends on the seed and on the step and
+its place in the batch, or on its episode, alone, so that a resumed run sees the same pictures.
+LeRobot's own `image_transforms` change colours and shift pictures; what is added are backgrounds, a
+camera that moves as one (a homography, the same for all frames of a sample), and a strength that
+rises over the run.
 """
 
 from __future__ import annotations

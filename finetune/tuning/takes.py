@@ -1,4 +1,10 @@
-"""Which takes are tuned on: the mixture that the options name, and what of it is held out."""
+"""Which takes are tuned on: the mixture that the options name, and what of it is held out.
+
+And which disagree with the policy. It is asked along every episode what it would do. Where a
+station differs from what it learned from, all episodes disagree with it, in about the same way; one
+that disagrees much more than the others was driven, or recorded, otherwise. Whether training
+without it is better, only training without it shows.
+"""
 
 from __future__ import annotations
 

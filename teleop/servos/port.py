@@ -2,6 +2,10 @@
 
 It is held exclusively, because two programs on one half-duplex bus garble each other, and asks
 its driver for low latency, because an FTDI adapter otherwise keeps replies for 16 ms.
+
+`PollPortHandler` is that port for dynamixel_sdk and scservo_sdk: their own handler asks it for
+bytes as fast as it can until a reply is complete, so a set-up call costs as much processor time as
+the servo takes to answer.
 """
 
 from __future__ import annotations
@@ -319,7 +323,6 @@ def usb_ports() -> dict[str, Usb]:
 
 
 # -- the same for the makers' SDKs -------------------------------------------------------------
-
 # ruff: noqa: N802  (the SDKs' names)
 
 
