@@ -12,11 +12,14 @@ import rclpy
 from rclpy.exceptions import InvalidHandle
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Bool, Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 __all__ = [
-    *("Bool", "CompressedImage", "Float64MultiArray", "Image", "JointState"),
-    *("JointTrajectory", "JointTrajectoryPoint", "TopicNode"),
-]
+    "Bool", "CompressedImage", "Float64MultiArray", "Image", "JointState", "JointTrajectory",
+    "JointTrajectoryPoint", "TopicNode",
+]  # fmt: skip
 
 
 class TopicNode:
