@@ -15,7 +15,6 @@ from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
 from gaploop.datasets.frames import recorded_success
@@ -103,6 +102,7 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
     if config.policy.path and not options.is_script(config.policy.path):
+        from gaploop.datasets.absolute.checkpoint import read_checkpoint
         from gaploop.finetune.lerobot_open_loop import examine_policy
         from gaploop.finetune.lerobot_policy import resolve
 
