@@ -144,7 +144,7 @@ def _emulated(model: str, folder: Path) -> Iterator[_Pair]:
 
 def _serve(model: str, pipe: Connection) -> None:
     """Emulate a follower and a leader that a hand moves, until the other end closes."""
-    from gaploop.teleop.emulator import EmulatedBus
+    from gaploop.teleop.emulator.bus import EmulatedBus
 
     with (
         EmulatedBus(model, role="follower", hand="none") as follower,
@@ -196,8 +196,7 @@ def _lerobot_buses(pair: _Pair, *, poll: bool = False) -> Iterator[tuple[Any, An
 
 
 def _use_poll(bus: Any) -> None:
-    from gaploop.teleop.servos.port import SerialPort
-    from gaploop.teleop.servos.sdk_port import PollPortHandler
+    from gaploop.teleop.servos.port import PollPortHandler, SerialPort
 
     handler = PollPortHandler(SerialPort(bus.port, bus.port_handler.baudrate))
     bus.port_handler = bus.sync_reader.port = bus.sync_writer.port = handler
@@ -289,7 +288,7 @@ def _rustypot(pair: _Pair, *, units: bool = False) -> Iterator[Turn]:
 @contextlib.contextmanager
 def _ours(pair: _Pair) -> Iterator[Turn]:
     from gaploop.core.messages import SafeCommand
-    from gaploop.teleop.lerobot_devices import make_follower, make_leader
+    from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 
     with contextlib.ExitStack() as stack:
         follower = make_follower(pair.robot)

@@ -16,7 +16,8 @@ import numpy as np
 from gaploop.core.clock import ManualClock
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.joint import Joint
 from gaploop.teleop.emulator.servo import ServoPlan
 from gaploop.teleop.servos import dynamixel, feetech

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from gaploop.core.clock import ManualClock
-from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.servos.port import BITS_PER_BYTE
 
 _NEVER_S: Final = 1e6
@@ -130,7 +130,8 @@ def shared_time() -> Iterator[tuple[SharedTime, dict[str, EmulatedBus]]]:
     """Yield a clock, and the buses that can be opened by the names they are put in under."""
     from gaploop.teleop import control, descent
     from gaploop.teleop.lerobot_devices import arm
-    from gaploop.teleop.servos import exchange, sdk_port, survey, torque
+    from gaploop.teleop.servos import exchange, survey, torque
+    from gaploop.teleop.servos import port as serial_port
 
     clock, buses = SharedTime(), dict[str, EmulatedBus]()
     port = type("DirectPort", (DirectPort,), {"buses": buses, "clock": clock})
@@ -138,7 +139,7 @@ def shared_time() -> Iterator[tuple[SharedTime, dict[str, EmulatedBus]]]:
         monotonic=clock.now_s, sleep=lambda wait_s: clock.sleep_until(clock.now_s() + wait_s)
     )
     put: list[tuple[Any, str, Any]] = [(arm, "SerialPort", port)]
-    put += [(m, "time", time_) for m in (exchange, sdk_port, survey, torque, descent)]
+    put += [(m, "time", time_) for m in (exchange, serial_port, survey, torque, descent)]
     # A busy machine makes no loop hang here.
     put += [(control, name, _NEVER_S) for name in ("STUCK_S", "ESTOP_S")]
     with contextlib.ExitStack() as undo:

@@ -30,8 +30,8 @@ from gaploop.core.station import Station
 from gaploop.teleop import control as control_module
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.descent import HELD_KEY_S, Descent, take_torque_off
-from gaploop.teleop.emulator import EmulatedBus, Fault
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 

@@ -77,7 +77,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "simulations of one's own": (
         "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/scene_world.py sim/roles.py "
-        "sim/predicates.py finetune/lerobot_gym.py finetune/world_twin.py finetune/world_check.py",
+        "sim/predicates.py finetune/lerobot_gym.py finetune/world_twin.py finetune/doctor.py",
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (
@@ -85,7 +85,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "whether a policy is better is judged by eye; no roll-back on a fleet",
     ),
     "review page": (
-        "failure_analysis/review scripts/review.py",
+        "failure_analysis/review scripts/review.py scripts/_review.py",
         "labels only by command; nobody sees an episode beside its signals",
     ),
     "edit, merge, harmonise": (

@@ -103,7 +103,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _rights() -> dict[str, Any]:
-    from gaploop.teleop.realtime import realtime_rights
+    from gaploop.core.clock import realtime_rights
 
     rights = realtime_rights()
     return {"granted": rights.granted, "hint": rights.hint}
@@ -139,7 +139,7 @@ def _one(program: str, model: str, seconds: float) -> LoopRun:
 @contextlib.contextmanager
 def _arm(model: str, role: str, folder: Path) -> Iterator[None]:
     """Emulate an arm in a process of its own; its log is there when the block is left."""
-    from gaploop.teleop.emulator import arm_plan
+    from gaploop.teleop.emulator.arms import arm_plan
 
     kind = "robots" if role == "follower" else "teleoperators"
     write_json(folder / f"{role}.json", arm_plan(model, role).calibrated().calibration())

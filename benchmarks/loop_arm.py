@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.servo import Chain
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Frame

@@ -30,8 +30,7 @@ from gaploop.core import platform_calls
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, LeaderSample
 from gaploop.scripts import options
-from gaploop.teleop.emulator import EmulatedBus
-from gaploop.teleop.emulator.bus import raise_priority
+from gaploop.teleop.emulator.bus import EmulatedBus, raise_priority
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
@@ -58,7 +57,7 @@ def drive(model: str, folder: Path) -> None:
     """Hold an arm where it stands, as a session does, until something ends this process."""
     from gaploop.core.station import Station
     from gaploop.teleop.control import ControlThread
-    from gaploop.teleop.lerobot_devices import make_follower
+    from gaploop.teleop.lerobot_devices.make import make_follower
     from gaploop.teleop.loop import Rates
     from gaploop.teleop.safety import make_safety
 
@@ -85,7 +84,9 @@ def drive(model: str, folder: Path) -> None:
 def run(model: str, how: str, pose_rad: FloatArray, folder: Path) -> dict[str, float]:
     """Return what one end did: `first_s`, `off_s` [s], `drop_cm`, `peak_rad_s`; NaN where never."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gaploop.teleop.lerobot_devices", "gaploop.teleop.control"])
+    context.set_forkserver_preload(
+        ["gaploop.teleop.lerobot_devices.make", "gaploop.teleop.control"]
+    )
     with EmulatedBus(model, hand="none", link=folder / "arm") as bus:
         (folder / "arm.json").write_text(json.dumps(bus.plan.calibration()))
         servos, arm = bus.all_servos, ArmModel.load(model)

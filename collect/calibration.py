@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import append_line, sha256, writable_folder
@@ -299,7 +299,7 @@ def limp_arm(robot: Any, station: Path | None, *, keep: bool) -> Iterator[Follow
     Results hold only for as long as the file of lerobot-calibrate stays as it is: its hash is
     kept in the calibration beside the file `station`, to `keep` them.
     """
-    follower, _ = lerobot_factory.follower_of(robot, lerobot_factory.station_for(robot, station))
+    follower, _ = lerobot_factory.follower_of(robot, lerobot_types.station_for(robot, station))
     with contextlib.closing(follower):
         follower.torque_off()
         yield follower

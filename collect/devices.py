@@ -22,7 +22,7 @@ from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.view import Loop
 from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.take import LOOK_S, STALE_CAMERA_S, stale_camera
-from gaploop.core.clock import Clock
+from gaploop.core.clock import SWITCH_INTERVAL_S, Clock, Realtime
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyReason
 from gaploop.core.protocols import CountedCamera, Follower, Leader, TakeSink
@@ -32,7 +32,6 @@ from gaploop.sim.cell import CellFollower, PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Turns
-from gaploop.teleop.realtime import SWITCH_INTERVAL_S, Realtime
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 from gaploop.teleop.trips import GONE, say_reasons, say_to_do, say_trip
 

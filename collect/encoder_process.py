@@ -34,7 +34,7 @@ from av.video.reformatter import VideoReformatter
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import DEPTH_CODEC, Image, is_depth
-from gaploop.core.pixels import PictureSample
+from gaploop.core.statistics import PictureSample
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 # -- a camera's video ----------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from lerobot.teleoperators import Teleoperator, make_teleoperator_from_config
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 
 from gaploop.collect.journal import JournalWriter, Recorder
-from gaploop.collect.lerobot_factory import calibration_of, cameras_of, follower_of, station_for
+from gaploop.collect.lerobot_factory import calibration_of, cameras_of, follower_of
+from gaploop.collect.lerobot_types import station_for
 from gaploop.collect.rig import arm_rig
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import MonotonicClock
@@ -28,7 +29,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.control import ControlThread
-from gaploop.teleop.lerobot_devices import make_leader
+from gaploop.teleop.lerobot_devices.make import make_leader
 from gaploop.teleop.loop import LoopStatistics, Rates
 from gaploop.teleop.stopping import disconnect
 from gaploop.teleop.trips import say_trip

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import Quota, held, words
 from gaploop.collect.devices import ArmDevices, SessionDevices
+from gaploop.collect.lerobot_factory import make_motion_leader, within_limits
 from gaploop.collect.operator.keys import keys
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import FPS, drive_on
@@ -48,7 +49,6 @@ from gaploop.sim.cell import SimCell
 from gaploop.sim.identification import contact
 from gaploop.sim.identification.contact import PROBE
 from gaploop.teleop.leaders.controls import MotionOptions
-from gaploop.teleop.leaders.make import make_motion_leader, within_limits
 from gaploop.teleop.leaders.motion import MotionLeader, build_script
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import Stopped
@@ -386,7 +386,7 @@ def probe_robot(
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
-    if robot.type == lerobot_factory.EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         arm = arm_named(robot.model)
         parts = parts_of(arm.joint_names, station.grid, arm)
         build = functools.partial(lerobot_factory.cell_rig, robot, None)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import CampaignProgress, Quota, change_words, counts, held, words
 from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
 from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
@@ -71,9 +71,9 @@ STOPPING: Final = (
     "for later."
 )
 """Told as soon as a session is interrupted."""
-TAKEN: Final = {lerobot_factory.KEYBOARD: ("space",)}
+TAKEN: Final = {lerobot_types.KEYBOARD: ("space",)}
 """Leader to the operator's keys that it needs for itself."""
-HELD: Final = {lerobot_factory.KEYBOARD: "Space", lerobot_factory.GAMEPAD: "R1"}
+HELD: Final = {lerobot_types.KEYBOARD: "Space", lerobot_types.GAMEPAD: "R1"}
 """Leader with a window of its own to its dead-man button."""
 
 
@@ -111,8 +111,8 @@ def runs_by_itself(config: Any, leads: str) -> bool:
         leads: the type of leader by which a person drives; "" where nobody does.
     """
     is_shown = config.display in ("window", "terminal")
-    is_alone = leads in ("", lerobot_factory.EXPERT)
-    return config.robot.type == lerobot_factory.EMBEDDED and is_alone and not is_shown
+    is_alone = leads in ("", lerobot_types.EXPERT)
+    return config.robot.type == lerobot_types.EMBEDDED and is_alone and not is_shown
 
 
 def drive_on(
@@ -542,8 +542,8 @@ class Session:
     def _connected(self, cleanup: contextlib.ExitStack, keys: KeyMap) -> SessionDevices:
         """Return the devices that the options name, not driven yet."""
         config = self._config
-        if config.robot.type == lerobot_factory.EMBEDDED:
-            is_led = self._leads not in ("", lerobot_factory.EXPERT)
+        if config.robot.type == lerobot_types.EMBEDDED:
+            is_led = self._leads not in ("", lerobot_types.EXPERT)
             leader_of = functools.partial(lerobot_factory.leader_of, config)
             return CellDevices(
                 self._make_rig, shared=self._shared, leader_of=leader_of if is_led else None
@@ -584,7 +584,7 @@ class Session:
         change = change_words(None if before is None else had, quota.conditions, grid)
         conditions = {**getattr(self._config.robot, "conditions", {}), **quota.conditions}
         is_by_hand = (
-            self._config.robot.type != lerobot_factory.EMBEDDED and not self._config.auto_start
+            self._config.robot.type != lerobot_types.EMBEDDED and not self._config.auto_start
         )
         ask = is_by_hand and change != "nothing to change" and bool(conditions or had)
         there = words(conditions, grid)

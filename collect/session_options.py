@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_types
 from gaploop.collect.campaign import Quota
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -77,7 +77,7 @@ def check_display(display: str) -> None:
 def check_session(config: Any) -> None:
     """Refuse options that no session can have."""
     check_display(config.display)
-    embedded = config.robot.type == lerobot_factory.EMBEDDED
+    embedded = config.robot.type == lerobot_types.EMBEDDED
     if config.sensors and embedded and config.robot.scene is not None:
         raise UnusableInputError(
             "--sensors go with an arm or the embedded cell; a scene file has none. Leave it out."

@@ -216,7 +216,7 @@ class Paint:
 
 
 @dataclass(frozen=True)
-class Mounted:
+class MountedArm:
     """One arm of a pair.
 
     Attributes:
@@ -278,7 +278,7 @@ class CellArm:
     report_eye_m: Point
     report_at_m: Point
     goal_centre_m: tuple[float, float] | None = None
-    mounted: tuple[Mounted, ...] = ()
+    mounted: tuple[MountedArm, ...] = ()
     relay_m: tuple[float, float] = (0.0, 0.0)
 
     @property
@@ -287,9 +287,9 @@ class CellArm:
         return f"{self.name}_sim"
 
     @cached_property
-    def arms(self) -> tuple[Mounted, ...]:
+    def arms(self) -> tuple[MountedArm, ...]:
         """The arms of a pair, or the one arm."""
-        return self.mounted or (Mounted("", self, (0.0, 0.0)),)
+        return self.mounted or (MountedArm("", self, (0.0, 0.0)),)
 
     @cached_property
     def grippers(self) -> list[int]:
@@ -301,13 +301,13 @@ class CellArm:
         """Columns of all joints but the grippers."""
         return [k for k, name in enumerate(self.joint_names) if not name.endswith("gripper")]
 
-    def at_work(self, q_rad: FloatArray) -> Mounted:
+    def at_work(self, q_rad: FloatArray) -> MountedArm:
         """Return which of `arms` is further from its home, by joint positions [rad]: it works."""
         away_rad = np.abs(q_rad - np.asarray(self.home_q_rad))
         away_rad[self.grippers] = 0.0
         return max(self.arms, key=lambda side: float(away_rad[self.columns(side)].max()))
 
-    def columns(self, side: Mounted) -> slice:
+    def columns(self, side: MountedArm) -> slice:
         """Return the columns of the joints of one of `arms`."""
         before = self.arms[: self.arms.index(side)]
         start = sum(len(other.arm.joint_names) for other in before)

@@ -75,6 +75,11 @@ class SuiteTask:
         return ", ".join([self.task, *(f"{key}={value}" for key, value in settings.items())])
 
     @property
+    def is_told(self) -> bool:
+        """Whether a station has to tell its success by itself."""
+        return self.success_check == "script" and not self.check and not self.env
+
+    @property
     def severities(self) -> dict[str, float]:
         """Severity of each dimension; a mechanism may follow it, as in object_property.size."""
         return {str(gap).partition(".")[0]: severity for gap, severity in self.gaps.items()}

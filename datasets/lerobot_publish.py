@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core import journal_format, labels, pixels
+from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use, refusal_at
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
+from gaploop.core.statistics import from_stated
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -238,7 +239,7 @@ def _write(
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
         end = read_end(folder)
         stated = end.statistics if end is not None else {}
-        stats = {f"{columns.IMAGES}{c}": pixels.from_stated(stated.get(c)) for c in take.cameras}
+        stats = {f"{columns.IMAGES}{c}": from_stated(stated.get(c)) for c in take.cameras}
         stats |= dict.fromkeys((k for k, f in seen.items() if f.boxes), None)
         writer.append(take.info.task, frames, at, depth, stats)
         if len(take.telemetry):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import Image
-from gaploop.core.pixels import QUANTILES, Stats, pixel_counts, statistics_of
+from gaploop.core.statistics import QUANTILES, Stats, pixel_counts, statistics_of
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow

@@ -31,7 +31,7 @@ from lerobot.configs.rewards import RewardModelConfig
 from lerobot.processor import ProcessorStep, ProcessorStepRegistry
 from lerobot.utils.import_utils import register_third_party_plugins
 
-from gaploop.collect.lerobot_factory import DISCOVERED
+from gaploop.collect.lerobot_types import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.paths import plain_name

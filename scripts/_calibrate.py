@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_types
 from gaploop.collect.calibration import limp_arm, one_camera, take_board_pictures, take_poses
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
@@ -237,7 +237,7 @@ def _folder(config: CalibrateConfig) -> Path:
 def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
     robot = config.robot
-    name = config.arm_model or (model_of(lerobot_factory.kind(robot)) if robot is not None else "")
+    name = config.arm_model or (model_of(lerobot_types.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 

@@ -200,7 +200,13 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         with options.progress("Preparing the simulation"):
-            from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
+            from gaploop.finetune.hypotheses import (
+                ROLLOUTS,
+                TWIN,
+                rolled_out,
+                widened,
+                worth_trying,
+            )
             from gaploop.finetune.reproduction import reproduced, subsets
 
         driver, kept = config.policy.required(), folder / "reproduction"
@@ -222,8 +228,6 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None:
-        from gaploop.finetune.hypotheses import TWIN
-
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
         has_hypothesis = "twin" in found.summary.get("hypotheses", {})

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.encoder_process import CODEC
-from gaploop.collect.lerobot_factory import robot_words
+from gaploop.collect.lerobot_types import robot_words
 from gaploop.collect.policy_leader import Planner
 from gaploop.collect.preflight import (
     Checked,
@@ -30,6 +30,8 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
+from gaploop.finetune.runs import withdrawn_from
 from gaploop.scripts import options
 from gaploop.scripts.doctor import DoctorConfig
 from gaploop.sim.cell import CellCamera
@@ -123,7 +125,7 @@ def _look(config: DoctorConfig, policy: Planner | None, checked: Checked) -> Ite
         raise UnusableInputError("Give --env.scene or --env.gym, not both.")
     if config.env.scene or config.env.gym:
         with options.progress("Preparing the simulation"):
-            from gaploop.finetune.world_check import check_world
+            from gaploop.finetune.doctor import check_world
 
         yield from check_world(**vars(config.env), roles=config.roles)
         return
@@ -154,10 +156,9 @@ def _on_robot(
     config: DoctorConfig, policy: Planner | None, checked: Checked
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
-    station = lerobot_factory.station_for(config.robot, config.station)
+    station = lerobot_types.station_for(config.robot, config.station)
     if policy is not None:
         from gaploop.finetune.lerobot_policy import resolve
-        from gaploop.finetune.runs import withdrawn_from
 
         known = None if config.policy.is_remote else resolve(config.policy.path)
         if known and (reason := withdrawn_from(known, checked.policy)):
@@ -169,7 +170,7 @@ def _on_robot(
         try:
             cell = (
                 lerobot_factory.cell_of(config.robot)
-                if config.robot.type == lerobot_factory.EMBEDDED
+                if config.robot.type == lerobot_types.EMBEDDED
                 else None
             )
             follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
@@ -200,7 +201,7 @@ def _on_the_arm(
     clock: Clock,
     person: Person,
 ) -> Iterator[CheckResult]:
-    station = lerobot_factory.station_for(config.robot, config.station)
+    station = lerobot_types.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
     pictures = list(check_pictures(seen, clock, is_real))
     yield from pictures
@@ -208,9 +209,8 @@ def _on_the_arm(
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
-        from gaploop.datasets.absolute.checkpoint import read_checkpoint
+        from gaploop.finetune.doctor import check_policy
         from gaploop.finetune.lerobot_policy import resolve
-        from gaploop.finetune.policy_fit import check_policy
 
         rates = Rates.near(policy.fps)
         folder = None if config.policy.is_remote else resolve(config.policy.path)

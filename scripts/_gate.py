@@ -37,7 +37,6 @@ from gaploop.finetune.gate.folder import (
     write_promotion,
 )
 from gaploop.finetune.gate.judge import STAGES, Answer
-from gaploop.finetune.gate.report import write_report
 from gaploop.finetune.gate.run import (
     Gate,
     GateResult,
@@ -46,6 +45,7 @@ from gaploop.finetune.gate.run import (
     run_gate,
     same_policies,
     suite_of,
+    write_report,
 )
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
@@ -230,9 +230,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
 
 def _detector(config: GateConfig, suite: Suite) -> SuccessDetector | None:
     """Return what tells success on the station, where the suite leaves it to the station."""
-    from gaploop.finetune.gate.attempts import is_told
-
-    by_itself = [is_told(task) for task in suite.tasks]
+    by_itself = [task.is_told for task in suite.tasks]
     if config.station is None or not any(by_itself):
         return None
     found = load_detector(config.station, load_station(config.station))

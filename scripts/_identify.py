@@ -14,7 +14,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session_station
+from gaploop.collect.lerobot_types import EMBEDDED, evidence_of, kind, session_station
 from gaploop.core.arm import SIX_JOINTS, CellArm
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically

@@ -12,7 +12,7 @@ import numpy as np
 
 from gaploop.collect.campaign import Quota, in_blocks, require_consents
 from gaploop.collect.intervention import OnStall
-from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, robot_words, station_for
+from gaploop.collect.lerobot_types import EMBEDDED, evidence_of, kind, robot_words, station_for
 from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
 from gaploop.collect.preflight import Checked, missing
 from gaploop.collect.remote_policy import RemotePolicy

@@ -177,7 +177,7 @@ def _extra_with(package: str, command: str, arguments: list[str]) -> str:
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
     if any(_DISCOVER in argument for argument in arguments):
-        from gaploop.collect.lerobot_factory import discover
+        from gaploop.collect.lerobot_types import discover
 
         arguments = discover(arguments)
     own = given = arguments
@@ -229,7 +229,7 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not hasattr(module, "DEVICES"):
         return made
-    from gaploop.collect.lerobot_factory import with_devices
+    from gaploop.collect.lerobot_types import with_devices
     from gaploop.scripts._arguments import chosen_types
 
     given = {argument.partition("=")[0] for argument in arguments}

@@ -22,7 +22,6 @@ from gaploop.scripts.options import PublishedDataset, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.hub.dataset import PushOptions
-    from gaploop.datasets.hub.upload import Patience
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +73,12 @@ class PushConfig:
 
 def run(config: PushConfig) -> int:
     """Push; 1 where a Hub can't be reached, 2 where the push was refused."""
-    from gaploop.datasets.hub.upload import Patience
-
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
     target = HubTarget(check_repo_id(config.repo_id), _kind(folder), endpoint(), config.private)
     config.folder = folder = folder.absolute()
     if config.dry_run:
         return _dry_run(config, folder, target)
-    sent = _sent(config, config.folder, target, Patience())
+    sent = _sent(config, config.folder, target)
     if sent["state"] == "refused":
         raise UnusableInputError(sent["reason"])
     for line in sent["warnings"]:
@@ -102,8 +99,6 @@ def push_after(
         For the command's JSON object: `repo_id`, `state`, `reason`, `url`, …; None where no push
         was asked for or there is nothing to push.
     """
-    from gaploop.datasets.hub.upload import Patience
-
     if not dataset.push_to_hub or not is_dataset(root):
         return None
     config = PushConfig(root.absolute(), dataset.repo_id, dataset.private, blur_people=blur_people)
@@ -111,7 +106,7 @@ def push_after(
     if stopped:
         sent = _answer(config, target, "unreached", "the session was stopped.")
     else:
-        sent = _sent(config, root.absolute(), target, Patience(retries=RETRIES_AFTER_A_SESSION))
+        sent = _sent(config, root.absolute(), target, RETRIES_AFTER_A_SESSION)
     for line in (*sent["warnings"], _in_words(sent)):
         log.info("%s", line)
     return sent
@@ -160,11 +155,11 @@ def _in_words(sent: dict[str, Any]) -> str:
 
 
 def _sent(
-    config: PushConfig, folder: Path, target: HubTarget, patience: Patience
+    config: PushConfig, folder: Path, target: HubTarget, retries: int | None = None
 ) -> dict[str, Any]:
     """Do one push. Never raises for what Hub or folder are like: that is the answer's state."""
-    from gaploop.datasets.hub.dataset import push_dataset
-    from gaploop.datasets.hub.upload import HubUnreachableError
+    from gaploop.datasets.hub import dataset as hub_dataset
+    from gaploop.datasets.hub import upload
 
     shown = 0
 
@@ -174,13 +169,13 @@ def _sent(
         shown = done
 
     try:
-        options = _options(config, target, patience)
+        options = _options(config, target, retries)
         with (
             filelock.FileLock(staging.sibling(folder, "push"), timeout=0),
             progress(f"Pushing {target.repo_id}") as advance,
         ):
             if target.kind == DATASET:
-                pushed, plan = push_dataset(folder, target, options, on_progress)
+                pushed, plan = hub_dataset.push_dataset(folder, target, options, on_progress)
             else:
                 from gaploop.finetune.hub_policy import push_policy
 
@@ -189,7 +184,7 @@ def _sent(
         busy = "another process is pushing it. Wait until it is done."
         return _answer(config, target, "refused", busy)
     except GaploopError as error:
-        state = "unreached" if isinstance(error, HubUnreachableError) else "refused"
+        state = "unreached" if isinstance(error, upload.HubUnreachableError) else "refused"
         return _answer(config, target, state, str(error))
     except (KeyboardInterrupt, SystemExit):
         log.info("Interrupted. Go on with: %s", _answer(config, target, "")["command"])
@@ -207,21 +202,22 @@ def _sent(
     )
 
 
-def _options(config: PushConfig, target: HubTarget, patience: Patience) -> PushOptions:
+def _options(config: PushConfig, target: HubTarget, retries: int | None = None) -> PushOptions:
     from gaploop.datasets.hub.dataset import PushOptions
+    from gaploop.datasets.hub.upload import Patience
     from gaploop.datasets.people import people_detector
 
     if config.blur_people and target.kind != DATASET:
         raise UnusableInputError("--blur_people: a policy holds no pictures. Leave it out.")
     blur = people_detector(config.blur_people)
+    patience = Patience() if retries is None else Patience(retries=retries)
     return PushOptions(config.license, config.allow_paths, patience, blur)
 
 
 def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
-    from gaploop.datasets.hub.upload import Patience
 
-    options = _options(config, target, Patience())
+    options = _options(config, target)
     with contextlib.ExitStack() as stack:  # the copy of a dataset is gone afterwards
         if target.kind == DATASET:
             look = hub_dataset.inspect(folder, options)

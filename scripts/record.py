@@ -14,7 +14,7 @@ from rich.table import Table
 
 from gaploop.collect.campaign import Campaign, Quota, require_consents, takes_now, words
 from gaploop.collect.campaign import campaign as in_order
-from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
+from gaploop.collect.lerobot_types import EMBEDDED, EXPERT, evidence_of, kind, session_station
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan

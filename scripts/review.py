@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
-
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder
-from gaploop.core.journal_format import is_journal
-from gaploop.core.station import StationScene, load_station
-from gaploop.datasets.labels import open_labelled
-from gaploop.datasets.layout import is_dataset
-from gaploop.failure_analysis.views.joints import remember_units
-from gaploop.scripts import options
-from gaploop.scripts.label import named_author
 
 RARE: Final = ("suggestions", "station", "port", "units")
 EXAMPLE: Final = """
@@ -34,8 +20,7 @@ class ReviewFolder:
     """What is looked at."""
 
     root: Path = Path()
-    """Folder of the dataset or journal, or of a project;
-    this one unless given."""
+    """Folder of the dataset or journal, or of a project; this one unless given."""
 
 
 @dataclass
@@ -46,11 +31,10 @@ class ReviewConfig:
     it. Labels are saved as label events of --author, as gaploop label writes them. Two people may
     review the same folder, one after the other or at once: each sees the other's labels of an
     episode once they have labelled it themselves. Another tab shows the project, the folder around
-    the
-    episodes: stations, sessions, campaigns, episodes to review, diagnoses, plans, runs and gates,
-    each with the command that comes next. Name a project's folder to see that tab alone. The page
-    is served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
-    ends it.
+    the episodes: stations, sessions, campaigns, episodes to review, diagnoses, plans, runs and
+    gates, each with the command that comes next. Name a project's folder to see that tab alone. The
+    page is served to this machine only, at an address that it prints, and opens from a terminal;
+    Ctrl-C ends it.
     """
 
     dataset: ReviewFolder = field(default_factory=ReviewFolder)
@@ -69,88 +53,3 @@ class ReviewConfig:
     json: bool = False
     """Print one JSON object: of episodes at the end, of a project what its page shows, without
     it."""
-
-
-def run(config: ReviewConfig) -> int:
-    """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.failure_analysis.diagnosis import load_diagnosis
-    from gaploop.failure_analysis.review.label_session import LabelSession, rescue
-    from gaploop.failure_analysis.review.takes import TakeSource
-
-    root = config.dataset.root
-    if not 0 <= config.port <= 65535:
-        raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
-    if not (is_dataset(root) or is_journal(root)) and root.is_dir():
-        return _show_project(config)
-    author = named_author(config.author)
-    with options.progress("Reading episodes"):
-        store = open_labelled(root)
-    if not store.episodes:
-        raise UnusableInputError(f"{store.root} holds no episodes. Record some first.")
-    # What could not be labelled in the end is refused at once.
-    if store.file.exists() and not os.access(store.file, os.W_OK):
-        raise UnusableInputError(f"{store.file} can't be written. Change its permissions.")
-    for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
-        writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
-    found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
-    scene = load_station(config.station).scene if config.station else StationScene()
-    units = TakeSource(store, scene=scene).units(config.units)
-    if config.units:
-        remember_units(store.root, config.units)
-        store = open_labelled(root)
-    from gaploop.failure_analysis.review.server import build, serve
-    from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
-
-    def say(address: str) -> None:
-        text = f"{len(store.episodes)} episodes. Open {address}\nCtrl-C ends it."
-        print(text, file=sys.stderr, flush=True)
-
-    session = LabelSession(store, author, found, use_suggestions=config.suggestions)
-    with tempfile.TemporaryDirectory(prefix="gaploop_review_") as name:
-        media = Path(name)
-        suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
-        site = ReviewSite(session, media, suggester, units, scene, config.station)
-        try:
-            serve(
-                partial(build, site, store.root.resolve().parent),
-                config.port,
-                say,
-                browser=sys.stdout.isatty(),
-            )
-        finally:
-            if suggester is not None:
-                suggester.close()
-            lost = session.close()
-    saved = session.saver.saved
-    left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
-    text = f"{options.counted(saved, 'label')} saved by {author}."
-    options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
-    if left:
-        raise UnusableInputError(
-            f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
-            f"Append its lines to that file once it can be written."
-        )
-    return 0
-
-
-def _show_project(config: ReviewConfig) -> int:
-    """Serve the project's page alone, or print what it shows."""
-    from gaploop.failure_analysis.review.project import read_project
-
-    with options.progress("Looking around"):
-        found = read_project(config.dataset.root)
-    if not (any(found.entries.values()) or found.damaged):
-        raise UnusableInputError(
-            f"{config.dataset.root} holds no episodes, nor anything else of a project. Name a "
-            "dataset, a journal or a project's folder."
-        )
-    if config.json:
-        options.emit(True, found)
-        return 0
-    from gaploop.failure_analysis.review.server import build, serve
-
-    def say(address: str) -> None:
-        print(f"Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
-
-    serve(partial(build, None, found.root), config.port, say, browser=sys.stdout.isatty())
-    return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT
+from gaploop.collect.lerobot_types import EMBEDDED, EXPERT
 from gaploop.collect.session_options import SessionOptions
 from gaploop.scripts import options
 

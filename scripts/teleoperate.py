@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from gaploop.collect import lerobot_factory
-from gaploop.collect.lerobot_factory import kind
+from gaploop.collect import lerobot_types
+from gaploop.collect.lerobot_types import kind
 from gaploop.collect.session_options import DriveOptions, check_display
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
@@ -73,7 +73,7 @@ def run(config: TeleoperateConfig) -> int:
     interface = config.display
     if interface == "auto":  # nothing is asked that needs more than a terminal
         interface = "terminal" if sys.stdin.isatty() or leads in TAKEN else "none"
-    station = lerobot_factory.station_for(config.robot, config.station)
+    station = lerobot_types.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
     session = Session(config, station, leads=leads, rates=rates, interface=interface)
     end = session.drive(max_s)

@@ -16,7 +16,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import CellArm, Mounted
+from gaploop.core.arm import CellArm, MountedArm
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample
 from gaploop.sim import scene
 from gaploop.sim.catalogue import SO101
@@ -563,7 +563,7 @@ OWN_SIDE_M: Final = 0.04
 class _Side:
     """One arm of a pair as a cell of its own, in that arm's frame: what `ScriptedLeader` reads."""
 
-    def __init__(self, cell: SimCell, side: Mounted, *, hands_over: bool) -> None:
+    def __init__(self, cell: SimCell, side: MountedArm, *, hands_over: bool) -> None:
         self._cell, self._side, self._hands_over = cell, side, hands_over
         self.columns = cell.arm.columns(side)
         self.arm, self.fps, self.image_size = side.arm, cell.fps, cell.image_size

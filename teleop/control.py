@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from gaploop.core import platform_calls
-from gaploop.core.clock import Clock
+from gaploop.core.clock import Clock, PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.messages import (
     FloatArray,
@@ -42,7 +42,6 @@ from gaploop.core.protocols import (
 )
 from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, Turns, run_turns
-from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
 from gaploop.teleop.supervisor import BEAT_S, Supervisor

@@ -30,12 +30,11 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core import platform_calls
-from gaploop.core.clock import MonotonicClock
+from gaploop.core.clock import MonotonicClock, raise_priority
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Workspace
 from gaploop.teleop.descent import Descent
-from gaploop.teleop.realtime import raise_priority
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, Script, run

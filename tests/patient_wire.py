@@ -216,7 +216,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
     from gaploop.teleop.lowering import Lowering
-    from gaploop.teleop.servos import exchange, sdk_port, survey, torque
+    from gaploop.teleop.servos import exchange, port, survey, torque
 
     clock = LoopTime()
     for module, name in (
@@ -229,7 +229,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     time_ = SimpleNamespace(
         monotonic=clock.now_s, sleep=lambda wait_s: clock.sleep_until(clock.now_s() + wait_s)
     )
-    for module in (exchange, sdk_port, survey, torque):
+    for module in (exchange, port, survey, torque):
         monkeypatch.setattr(module, "time", time_)
 
     class Heeded(control.Mailbox):

@@ -291,9 +291,9 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
-collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
-collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
-collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+collect/lerobot_types.py:named_registries | Path(folder).glob(like) | ours
+collect/lerobot_types.py:named_registries | Path(home) / folder | ours
+collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
 scripts/demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
 scripts/demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
@@ -334,7 +334,7 @@ teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / 
 teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
-finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+finetune/doctor.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 sim/scene_file.py:load_scene | path.parent / str(camera['calibration']) | user
 sim/views.py:Mounted.of | folder / str(given['calibration']) | user

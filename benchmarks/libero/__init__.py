@@ -205,7 +205,7 @@ def _trained_here(tasks: Sequence[TaskName], folder: Path, config: BenchConfig) 
     """
     from gaploop.datasets.cache.folder import CacheOptions
     from gaploop.finetune.config import FinetuneConfig
-    from gaploop.scripts.finetune import run
+    from gaploop.scripts._finetune import run
 
     run_folder = folder / "base"
     policy = run_folder / "checkpoints" / "last" / "pretrained_model"

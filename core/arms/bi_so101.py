@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.arm import Arm, Mounted, Paint
+from gaploop.core.arm import Arm, MountedArm, Paint
 from gaploop.core.arms.so101 import CELL as ONE
 
 HALF_WAY_M: Final = 0.21
 """From the middle to either base: with its hand down an arm reaches 0.30 m from its first axis."""
 PAN_RAD, *REST_RAD = ONE.home_q_rad  # at home each arm is turned outwards, out of the other's way
 
-LEFT: Final = Mounted("left_", replace(ONE, home_q_rad=(-PAN_RAD, *REST_RAD)), (0.0, HALF_WAY_M))
-RIGHT: Final = Mounted("right_", ONE, (0.0, -HALF_WAY_M))
+LEFT: Final = MountedArm("left_", replace(ONE, home_q_rad=(-PAN_RAD, *REST_RAD)), (0.0, HALF_WAY_M))
+RIGHT: Final = MountedArm("right_", ONE, (0.0, -HALF_WAY_M))
 PAIR: Final = (LEFT, RIGHT)
 
 

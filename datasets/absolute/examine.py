@@ -17,8 +17,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.paths import relative_path
 from gaploop.core.statistics import Estimate
-from gaploop.core.units import plainly_radians
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Outcome, plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm import examine_heat

@@ -26,8 +26,7 @@ from gaploop.core.files import parse_json, regular_file
 from gaploop.core.journal_format import read_end, read_header, take_folders
 from gaploop.core.paths import is_plain_name, refuse_links_out
 from gaploop.core.take import TakeInfo
-from gaploop.core.units import plainly_radians
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, plainly_radians
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.episodes import EpisodeTable, read_table
 from gaploop.datasets.check.findings import (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.core.pixels import QUANTILES
+from gaploop.core.statistics import QUANTILES
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft
 from gaploop.datasets.check.frames import RunMoments, Scan

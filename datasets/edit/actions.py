@@ -25,8 +25,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder
 from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.run_record import write_record
-from gaploop.core.units import noted
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, noted
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.differences import profile, require_same

@@ -41,8 +41,8 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, sha256, write_json
 from gaploop.core.journal_format import TRUTH
-from gaploop.core.pixels import Stats
 from gaploop.core.run_record import RUN
+from gaploop.core.statistics import Stats
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
 from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_columns

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
-from gaploop.core.units import named
+from gaploop.core.vocabulary import named
 from gaploop.datasets import columns
 from gaploop.datasets.check.description import checked_rename
 from gaploop.datasets.columns import PICTURES

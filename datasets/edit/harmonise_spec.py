@@ -28,7 +28,7 @@ from gaploop.core.schema import (
     read_with,
     texts,
 )
-from gaploop.core.units import noted
+from gaploop.core.vocabulary import noted
 from gaploop.datasets import columns
 
 UNITS: Final = {

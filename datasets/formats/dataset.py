@@ -27,7 +27,7 @@ from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file, write_json
 from gaploop.core.paths import plain_name
-from gaploop.core.pixels import Stats
+from gaploop.core.statistics import Stats
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
 from gaploop.datasets.columns import EPISODE_COLUMNS, IMAGES, NUMERIC, PICTURES

@@ -23,7 +23,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.units import MOVES_RAD, joint_units, named, plainly_radians
+from gaploop.core.vocabulary import MOVES_RAD, joint_units, named, plainly_radians
 from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels import open_labelled

@@ -123,11 +123,6 @@ def called(function: Callable[..., Any], shown: object, where: str) -> Any:
         raise CheckError(f"{where} failed ({type(error).__name__}: {error}).") from error
 
 
-def is_told(task: SuiteTask) -> bool:
-    """Say whether a station has to tell a task's success by itself."""
-    return task.success_check == "script" and not task.check and not task.env
-
-
 def _told(told: Callable[[Path], bool], shown: StageEvidence) -> bool:
     return bool(called(told, shown.folder, "Telling success by the last pictures"))
 
@@ -166,7 +161,7 @@ class StationAttempts:
         self._said_later, self._asks_phase = "", asks_phase
         self._by_robot = reset if reset != "person" else ""
         self._checks = [
-            partial(_told, told) if told and is_told(task) else check_of(task) for task in tasks
+            partial(_told, told) if told and task.is_told else check_of(task) for task in tasks
         ]
         self._resets = list[Callable[[int], object] | None]()
         for task, check in zip(tasks, self._checks, strict=True):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from gaploop.finetune.gate.judge import compare as compare
     from gaploop.scripts._check import check as check
     from gaploop.scripts._diagnose import diagnose as diagnose
+    from gaploop.scripts._evaluate import evaluate as evaluate
+    from gaploop.scripts._finetune import finetune as finetune
     from gaploop.scripts._gate import gate as gate
     from gaploop.scripts._plan import plan as plan
-    from gaploop.scripts.evaluate import evaluate as evaluate
-    from gaploop.scripts.finetune import finetune as finetune
     from gaploop.scripts.publish import publish as publish
     from gaploop.scripts.record import record as record
     from gaploop.sim.cell import SimCell as SimCell
@@ -60,8 +60,8 @@ _NAMES = {
     "load_takes": "datasets.lerobot_read",
     "diagnose": "scripts._diagnose",
     "plan": "scripts._plan",
-    "finetune": "scripts.finetune",
-    "evaluate": "scripts.evaluate",
+    "finetune": "scripts._finetune",
+    "evaluate": "scripts._evaluate",
     "compare": "finetune.gate.judge",
     "gate": "scripts._gate",
     "Take": "core.take",
@@ -91,7 +91,7 @@ class _CallablePackage(ModuleType):
     """Adapt a policy once and write its run folder; also the folder of the modules that do it."""
 
     def __call__(self, *given: Any, **options: Any) -> Any:
-        from gaploop.scripts.finetune import finetune
+        from gaploop.scripts._finetune import finetune
 
         return finetune(*given, **options)
 

@@ -18,8 +18,8 @@ from typing import Final
 import av
 from av.codec import Codec
 
+from gaploop.core.clock import realtime_rights
 from gaploop.teleop.checks.result import CheckResult, Level
-from gaploop.teleop.realtime import realtime_rights
 from gaploop.teleop.servos.port import SUPERVISOR, permission_fix, port_holder
 
 AREA: Final = "this machine"

@@ -47,9 +47,8 @@ from gaploop.teleop.servos.calibration import (
     usual_folder,
 )
 from gaploop.teleop.servos.exchange import BusLine, run
-from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.port import PollPortHandler, SerialPort
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, RAD_PER_TICK, Protocol
-from gaploop.teleop.servos.sdk_port import PollPortHandler
 from gaploop.teleop.servos.survey import ailments, present, survey, vitals
 from gaploop.teleop.servos.torque import limit_torque, torque_off
 

@@ -13,9 +13,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 import cv2
 import numpy as np
@@ -25,6 +25,9 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 from numpy.typing import NDArray
 
 from gaploop.teleop.lerobot_ros2.config import Ros2CameraConfig, Ros2Parameters, Ros2RobotConfig
+
+if TYPE_CHECKING:
+    from gaploop.teleop.lerobot_ros2.node import TopicNode
 
 __all__ = ["Ros2Camera", "Ros2CameraConfig", "Ros2Robot", "Ros2RobotConfig"]
 
@@ -42,95 +45,16 @@ LAYOUTS: Final[Mapping[str, tuple[int, int | None]]] = {
 """ROS's names of pictures of bytes: channels, and how they become RGB."""
 
 
-class TopicNode:
-    """A node in a thread of its own, for a robot and its cameras; ConnectionError without ROS 2."""
-
-    _shared: ClassVar[TopicNode | None] = None
-
-    def __init__(self, path: Path | None) -> None:
-        try:
-            import rclpy
-            from rclpy.executors import SingleThreadedExecutor
-        except ImportError as error:
-            raise ConnectionError(
-                f"ROS 2 isn't there ({error}). Source it (source /opt/ros/kilted/setup.bash), or "
-                "pip install 'gaploop[ros2]'."
-            ) from None
-        self.users = 0
-        self.context = rclpy.Context()
-        self.context.init(["--ros-args", "--params-file", str(path)] if path else [])
-        self.node = rclpy.create_node(
-            "gaploop",
-            context=self.context,
-            allow_undeclared_parameters=True,
-            automatically_declare_parameters_from_overrides=True,
-        )
-        self._executor = SingleThreadedExecutor(context=self.context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name="ros2", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def shared(cls, path: Path | None = None) -> TopicNode:
-        """Return this process's node, begun with a parameter file; `leave` it when done."""
-        cls._shared = cls._shared or cls(path)
-        cls._shared.users += 1
-        return cls._shared
-
-    def _spin(self) -> None:
-        from rclpy.exceptions import InvalidHandle
-        from rclpy.executors import ExternalShutdownException
-
-        with contextlib.suppress(ExternalShutdownException):
-            while self.context.ok():
-                # Another thread may leave a topic just now: all others go on.
-                with contextlib.suppress(InvalidHandle):
-                    self._executor.spin_once(timeout_sec=0.1)
-
-    def subscribe(
-        self, kind: Any, topic: str, reliability: str, take: Callable[[Any], None]
-    ) -> Any:
-        """Call `take` with each message, newest only, that isn't older than the one before."""
-        newest = [0]
-
-        def in_order(message: Any) -> None:
-            stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
-            if stamp and stamp <= newest[0]:
-                return
-            newest[0] = stamp
-            take(message)
-
-        return self.node.create_subscription(kind, topic, in_order, _quality(reliability))
-
-    def publisher(self, kind: Any, topic: str, reliability: str) -> Any:
-        """Return a publisher of the newest message only."""
-        return self.node.create_publisher(kind, topic, _quality(reliability))
-
-    def age_s(self, message: Any) -> float:
-        """How long ago a message was stamped [s]; 0 where it isn't, or by a clock that is ahead."""
-        stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
-        now = self.node.get_clock().now().nanoseconds
-        return max(0.0, (now - stamp) / 1e9) if stamp else 0.0
-
-    def leave(self) -> None:
-        """End the node once nobody uses it any more."""
-        self.users -= 1
-        if self.users:
-            return
-        type(self)._shared = None
-        self.context.shutdown()
-        self._thread.join(2.0)
-        self._executor.shutdown(timeout_sec=1.0)
-        self.node.destroy_node()
-
-
-def _quality(reliability: str) -> Any:
-    from rclpy.qos import QoSProfile, ReliabilityPolicy
-
-    policy = (
-        ReliabilityPolicy.RELIABLE if reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT
-    )
-    return QoSProfile(depth=1, reliability=policy)
+def _ros() -> ModuleType:
+    """Return the module that imports ROS 2; ConnectionError without it."""
+    try:
+        from gaploop.teleop.lerobot_ros2 import node
+    except ImportError as error:
+        raise ConnectionError(
+            f"ROS 2 isn't there ({error}). Source it (source /opt/ros/kilted/setup.bash), or "
+            "pip install 'gaploop[ros2]'."
+        ) from None
+    return node
 
 
 class Ros2Robot(Robot):  # type: ignore[misc]
@@ -173,23 +97,20 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         del calibrate
         if self.is_connected:
             raise DeviceAlreadyConnectedError(f"{self} is connected already.")
-        node = TopicNode.shared(self._p.path)
+        ros = _ros()
+        node = ros.TopicNode.shared(self._p.path)
         with contextlib.ExitStack() as undo:
             undo.callback(setattr, self, "_node", None)
             undo.callback(node.leave)
-            from sensor_msgs.msg import JointState
-            from std_msgs.msg import Bool, Float64MultiArray
-            from trajectory_msgs.msg import JointTrajectory
-
             self._node, p = node, self._p
             self._first.clear()
             self._reading = node.subscribe(
-                JointState, p.state_topic, p.state_reliability, self._take
+                ros.JointState, p.state_topic, p.state_reliability, self._take
             )
-            kind = JointTrajectory if p.command_type == "trajectory" else Float64MultiArray
+            kind = ros.JointTrajectory if p.command_type == "trajectory" else ros.Float64MultiArray
             self._goals = node.publisher(kind, p.command_topic, p.command_reliability)
             self._switch = (
-                node.publisher(Bool, p.enable_topic, "reliable") if p.enable_topic else None
+                node.publisher(ros.Bool, p.enable_topic, "reliable") if p.enable_topic else None
             )
             if not self._first.wait(FIRST_S):
                 topics = [t for t, kinds in node.node.get_topic_names_and_types()
@@ -234,9 +155,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Publish goals, at most `rate_hz` of them, none in a dry run; ValueError if not finite."""
-        from std_msgs.msg import Float64MultiArray
-        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         values = np.array([float(action.get(key, np.nan)) for key in self._keys])
@@ -248,24 +166,23 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         self._sent_s = now_s
         positions = ((values - self._offset) / self._scale).tolist()
         if self._p.command_type == "position":
-            self._goals.publish(Float64MultiArray(data=positions))
+            self._goals.publish(_ros().Float64MultiArray(data=positions))
         else:
-            point = JointTrajectoryPoint(positions=positions)
+            ros = _ros()
+            point = ros.JointTrajectoryPoint(positions=positions)
             point.time_from_start.sec = int(self._p.time_from_start_s)
             point.time_from_start.nanosec = int(self._p.time_from_start_s % 1 * 1e9)
-            goal = JointTrajectory(joint_names=list(self._p.ros_joints), points=[point])
+            goal = ros.JointTrajectory(joint_names=list(self._p.ros_joints), points=[point])
             self._goals.publish(goal)
         return action
 
     def _enable(self, on: bool) -> None:
-        from std_msgs.msg import Bool
-
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         assert self._switch is not None
         if on and self.config.dry_run:
             return
-        self._switch.publish(Bool(data=on))
+        self._switch.publish(_ros().Bool(data=on))
 
     def disconnect(self) -> None:
         """Send no more goals."""
@@ -306,10 +223,9 @@ class Ros2Camera(Camera):  # type: ignore[misc]
     def connect(self, warmup: bool = True) -> None:
         """Subscribe; ConnectionError where ROS 2 isn't there."""
         del warmup
-        node = TopicNode.shared()
-        from sensor_msgs.msg import CompressedImage, Image
-
-        kind = Image if self.config.encoding == "raw" else CompressedImage
+        ros = _ros()
+        node = ros.TopicNode.shared()
+        kind = ros.Image if self.config.encoding == "raw" else ros.CompressedImage
         self._fresh.clear()
         self._node = node
         self._subscription = node.subscribe(

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import fault_schedules as schedules
 from benchmarks.fault_schedules import CASES, Schedule, TorqueOffAtOnce, draw
 from gaploop.core.protocols import Follower
-from gaploop.teleop.emulator import Fault
+from gaploop.teleop.emulator.bus import Fault
 
 ENDLESS_S = 3600.0
 ONE_OF_EACH: Mapping[str, Schedule] = {

@@ -18,13 +18,14 @@ from lerobot.scripts.lerobot_teleoperate import TeleoperateConfig, teleoperate
 from lerobot.teleoperators import TeleoperatorConfig, make_teleoperator_from_config
 from lerobot.utils.import_utils import register_third_party_plugins
 
-from gaploop.collect.lerobot_factory import named_registries, registries
+from gaploop.collect.lerobot_types import named_registries, registries
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import TELEMETRY, read_end, read_header, read_stream, take_folders
 from gaploop.core.station import SafetyLimits
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
-from gaploop.teleop.lerobot_devices import make_follower
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
+from gaploop.teleop.lerobot_devices.make import make_follower
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower
 
 pytestmark = pytest.mark.usefixtures("loop_time")

@@ -16,7 +16,8 @@ import pytest
 
 from gaploop.collect import session
 from gaploop.collect.devices import ArmDevices, lost_after_trip, subscribers
-from gaploop.collect.lerobot_factory import ArmConnection, registries, station_for
+from gaploop.collect.lerobot_factory import ArmConnection
+from gaploop.collect.lerobot_types import registries, station_for
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import DRIVE, HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
@@ -31,7 +32,8 @@ from gaploop.core.messages import SafetyReason
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.descent import HELD_KEY_S
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.lerobot_leaders import MotionConfig
 from gaploop.teleop.loop import Rates

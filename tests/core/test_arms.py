@@ -13,7 +13,8 @@ import serial
 from gaploop.core import arms
 from gaploop.core.arms import ARM_MODELS, ARMS, CELL_ARMS, DEFAULT, model_of
 from gaploop.core.kinematics import ArmModel
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.calibration import turns_freely
 

@@ -21,7 +21,7 @@ from damage import CAMERA, change, data_files, episode_files, info, run_fix, set
 from gaploop.core import labels
 from gaploop.core.files import LFS_POINTER
 from gaploop.core.labels import LabelEvent
-from gaploop.core.pixels import QUANTILES
+from gaploop.core.statistics import QUANTILES
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish

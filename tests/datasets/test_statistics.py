@@ -19,7 +19,7 @@ from gaploop.core import journal_format
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.messages import Image
-from gaploop.core.pixels import QUANTILES
+from gaploop.core.statistics import QUANTILES
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout

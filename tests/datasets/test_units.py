@@ -15,7 +15,7 @@ import pytest
 from gaploop.collect.session_options import go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.units import plainly_radians
+from gaploop.core.vocabulary import plainly_radians
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.failure_analysis.views.joints import units_of

@@ -35,13 +35,14 @@ from gaploop.finetune.evaluate import (
     roll_out,
 )
 from gaploop.finetune.evaluation import ROLLOUTS, SETTINGS, Rollout, RolloutLog, drops, summarise
-from gaploop.finetune.evaluation_figure import positions_png, success_png
 from gaploop.finetune.factors import (
     FACTORS,
     factor_of,
     grid_cell,
     levels,
+    positions_png,
     settings,
+    success_png,
     words,
 )
 from gaploop.finetune.lerobot_policy import load_policy, policy_id

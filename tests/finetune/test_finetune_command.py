@@ -12,8 +12,8 @@ import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
+from gaploop.scripts._finetune import attempts_words, finetune
 from gaploop.scripts.cli import main
-from gaploop.scripts.finetune import attempts_words, finetune
 
 type Capture = pytest.CaptureFixture[str]
 QUICK = ["--steps=4", "--batch_size=4", "--lora.r=2"]

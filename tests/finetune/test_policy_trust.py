@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import gaploop
-from gaploop.collect.lerobot_factory import DISCOVERED
+from gaploop.collect.lerobot_types import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.vocabulary import Outcome

@@ -487,7 +487,7 @@ def test_help_of_any_command_loads_nothing_heavy() -> None:
 
 def test_help_names_the_device_types_that_there_are() -> None:
     """The help reads names off LeRobot's files; they are those that importing it registers."""
-    from gaploop.collect.lerobot_factory import named_registries, registries
+    from gaploop.collect.lerobot_types import named_registries, registries
 
     for named, real in zip(named_registries(), registries(), strict=True):
         known = set(real.get_known_choices())
@@ -500,13 +500,13 @@ def test_the_help_reads_a_module_beside_the_folder_that_it_once_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Incident: an update left a folder of bytecode; its types were gone from the help."""
-    from gaploop.collect import lerobot_factory
+    from gaploop.collect import lerobot_types
 
-    monkeypatch.setattr(lerobot_factory, "__file__", str(tmp_path / "collect/lerobot_factory.py"))
-    monkeypatch.setattr(lerobot_factory, "OWN_PACKAGES", ("gaploop.sim.arms",))
+    monkeypatch.setattr(lerobot_types, "__file__", str(tmp_path / "collect/lerobot_types.py"))
+    monkeypatch.setattr(lerobot_types, "OWN_PACKAGES", ("gaploop.sim.arms",))
     (tmp_path / "sim/arms/__pycache__").mkdir(parents=True)
     (tmp_path / "sim/arms.py").write_text('@RobotConfig.register_subclass("mine")\n')
-    assert "mine" in lerobot_factory.named_registries()[0].get_known_choices()
+    assert "mine" in lerobot_types.named_registries()[0].get_known_choices()
 
 
 def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(

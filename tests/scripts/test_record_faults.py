@@ -37,7 +37,8 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts.cli import main
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("loop_time")
@@ -73,7 +74,7 @@ class Pair:
 
     def configs(self) -> tuple[Any, Any]:
         """Return LeRobot's configs of both arms."""
-        from gaploop.collect.lerobot_factory import registries
+        from gaploop.collect.lerobot_types import registries
 
         made = []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):

@@ -35,7 +35,8 @@ from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.teleop.control import LoopMode
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("loop_time")
@@ -64,7 +65,7 @@ class Bench:
     """An emulated follower and leader, and a policy that drives."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        from gaploop.collect.lerobot_factory import registries
+        from gaploop.collect.lerobot_types import registries
 
         self.journal, self.buses, made = folder / "journal", dict[str, EmulatedBus](), []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 from patient_wire import LoopTime
 
-from gaploop.collect.lerobot_factory import registries
-from gaploop.scripts import serve
+from gaploop.collect.lerobot_types import registries
+from gaploop.scripts import _serve as serve
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
+from gaploop.scripts.serve import ServeConfig
 from gaploop.teleop import lerobot_leaders, link
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.leaders import remote
 
 
@@ -119,7 +121,7 @@ def test_a_policy_drives_the_embedded_cell_elsewhere(
 ) -> None:
     token = link.new_token()
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
-    config = serve.ServeConfig(policy=PolicyOptions("base"))
+    config = ServeConfig(policy=PolicyOptions("base"))
     with contextlib.ExitStack() as stack:
         kind, max_bytes, talk, words = serve._policy(config, stack)
         port = stack.enter_context(
@@ -141,7 +143,7 @@ def test_a_policy_elsewhere_is_timed_over_the_link_before_it_drives(
     """Doctor knew local policies only, so that the one that needs a GPU was never checked."""
     token = link.new_token()
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
-    config = serve.ServeConfig(policy=PolicyOptions("base", device="cpu", format="bf16"))
+    config = ServeConfig(policy=PolicyOptions("base", device="cpu", format="bf16"))
     with contextlib.ExitStack() as stack:
         kind, max_bytes, talk, _ = serve._policy(config, stack)
         port = stack.enter_context(

@@ -18,8 +18,8 @@ import pytest
 
 from gaploop.core.clock import ManualClock
 from gaploop.scripts.cli import main
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
-from gaploop.teleop.emulator.arms import ArmPlan
+from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.core.arm import Mounted
+from gaploop.core.arm import MountedArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -45,7 +45,7 @@ def test_both_grippers_go_from_0_to_100() -> None:
     assert np.allclose(from_degrees(to_degrees(q_rad, PAIR), PAIR), q_rad)
 
 
-def miss_m(side: Mounted, place_m: FloatArray) -> float:
+def miss_m(side: MountedArm, place_m: FloatArray) -> float:
     """How far from a place on the table this arm's hand stays, pointing down [m]."""
     ik, q = (
         ArmIk(nominal_arm(side.arm), side.arm.joint_names[:-1]),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.finetune import world_check
+from gaploop.finetune import doctor
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
@@ -256,10 +256,10 @@ def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_nam
 
 def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said to mend the waypoints, whatever the tool did; many tools lie on their side."""
-    monkeypatch.setattr(world_check, "RESETS", 2)
+    monkeypatch.setattr(doctor, "RESETS", 2)
 
     def fix(file: Path) -> str:
-        found = world_check.check_world(file, "", {}, None, None)
+        found = doctor.check_world(file, "", {}, None, None)
         return next(result.fix for result in found if result.check == "demonstrator")
 
     on_its_side = said(scene, "tool: tip", "tool: {body: hand, at_m: [0.1, 0, 0]}")

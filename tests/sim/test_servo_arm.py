@@ -17,7 +17,7 @@ from gaploop.sim.identification.drive_fit import QUICK, DriveFitter, candidates
 from gaploop.sim.identification.drives import fit_drives, likeliest
 from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, ServoArm, drive_logs
 from gaploop.sim.plant import make_plant
-from gaploop.teleop.emulator import arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
 
 OMX, NEXUS = models()
 LINK = '<body pos="0 0 0.2"><inertial mass="0.4" pos="0 0 0.1" diaginertia="1e-3 1e-3 1e-4"/>'

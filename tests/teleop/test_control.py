@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.take import follow_turns
-from gaploop.core.clock import ManualClock
+from gaploop.core.clock import ManualClock, Realtime, quiet_interpreter, realtime_rights
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import (
     REBOOTED,
@@ -32,7 +32,6 @@ from gaploop.core.messages import (
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
 from gaploop.teleop.loop import EndReason, LoopEnd, Rates
-from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps, undisturbed
 

@@ -11,8 +11,7 @@ import pytest
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
 from gaploop.sim.cell import CellClock, CellFollower, SimCell
-from gaploop.teleop.emulator import koch, so101
-from gaploop.teleop.emulator.arms import ArmPlan, build_servo
+from gaploop.teleop.emulator.arms import ArmPlan, build_servo, koch, so101
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.safety import SafetyFilter
 

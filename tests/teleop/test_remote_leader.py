@@ -21,7 +21,7 @@ from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Safet
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop import link
 from gaploop.teleop.leaders import remote
-from gaploop.teleop.lerobot_devices import make_leader
+from gaploop.teleop.lerobot_devices.make import make_leader
 from gaploop.teleop.lerobot_leaders import RemoteLeader, RemoteLeaderConfig
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.trips import say_to_do

@@ -28,7 +28,7 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Workspace
 from gaploop.teleop import supervisor
-from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.lowering import LOWER_RAD_S
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort, port_holder

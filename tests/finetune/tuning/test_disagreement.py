@@ -9,7 +9,7 @@ import pytest
 
 from gaploop.finetune.batches import TrainingEpisode, chunks_at
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
-from gaploop.finetune.tuning.disagreement import LEAST, disagreement, standing_out
+from gaploop.finetune.tuning.takes import LEAST, disagreement, standing_out
 
 
 def episode(k: int, policy: ActPolicy, offset_deg: float) -> TrainingEpisode:

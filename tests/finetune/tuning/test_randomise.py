@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
+from gaploop.finetune.tuning.lerobot_image_policy import Randomiser, plates
 from gaploop.finetune.tuning.presets import Randomise
 
 CAMERA = "observation.images.overhead"

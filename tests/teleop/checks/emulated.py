@@ -13,8 +13,8 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.messages import FloatArray, FollowerState
 from gaploop.sim.scene import HOME_Q_RAD
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
-from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.emulator.arms import JOINTS, arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 
 SWAPPED = ("shoulder_lift", "elbow_flex")
 
@@ -95,7 +95,7 @@ def emulated_arm(
         swapped: two servos have each other's id, and were calibrated so.
         stuck: joints that don't move.
     """
-    from gaploop.collect.lerobot_factory import registries
+    from gaploop.collect.lerobot_types import registries
 
     plan = arm_plan("so101", "follower").calibrated()
     said = plan.calibration()

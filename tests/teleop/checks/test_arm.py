@@ -20,7 +20,7 @@ from emulated import SWAPPED, emulated_arm
 from patient_wire import LoopTime
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.collect.preflight import Terminal
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
@@ -39,8 +39,8 @@ from gaploop.teleop.checks.arm import (
 )
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.control import ControlThread
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
-from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.emulator.arms import JOINTS, arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.lowering import Lowering
 from gaploop.teleop.safety import make_safety

@@ -12,8 +12,8 @@ import pytest
 from gaploop.teleop.checks.calibrations import check_arm_files
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.checks.servos import check_servos
-from gaploop.teleop.emulator import EmulatedBus, Fault, koch, openmanipulator, so101
-from gaploop.teleop.emulator.arms import ArmPlan
+from gaploop.teleop.emulator.arms import ArmPlan, koch, openmanipulator, so101
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.servos.calibration import arm_folder, usual_folder
 
 ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}

@@ -15,10 +15,9 @@ import serial
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
-from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
-from gaploop.teleop.emulator.arms import ManualHand, build_servo
-from gaploop.teleop.emulator.bus import wire_faults
-from gaploop.teleop.emulator.console import carry_out
+from gaploop.scripts.emulate import carry_out
+from gaploop.teleop.emulator.arms import ManualHand, arm_plan, build_servo, koch, so101
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault, parse_faults, wire_faults
 from gaploop.teleop.servos import dynamixel, feetech
 
 PATIENCE_S = 120.0

@@ -20,8 +20,8 @@ import pytest
 import scservo_sdk
 
 from gaploop.core.clock import ManualClock
-from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.emulator.bus import EmulatedBus
 
 pytestmark = pytest.mark.usefixtures("patient_sdks")
 
@@ -198,7 +198,7 @@ def test_a_follower_follows_its_leader(model: str, tmp_path: Path, arms_time: Ma
 
 def test_lerobot_refuses_a_wrong_arm_as_it_refuses_hardware(tmp_path: Path) -> None:
     """Missing ids, other models and mixed firmware: LeRobot's own checks strike."""
-    from gaploop.teleop.emulator import so101
+    from gaploop.teleop.emulator.arms import so101
 
     cases = {
         "Missing motor IDs": so101().without(["elbow_flex"]),
@@ -221,7 +221,7 @@ def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
     from lerobot.motors import Motor, MotorNormMode
     from lerobot.motors.dynamixel import DynamixelMotorsBus
 
-    from gaploop.teleop.emulator import koch
+    from gaploop.teleop.emulator.arms import koch
 
     with EmulatedBus(plan=koch().factory_new()) as bus:
         bus.plug(["elbow_flex"])
@@ -289,7 +289,7 @@ def test_lerobot_calibrate_is_followed_to_the_letter(model: str, kind: str, tmp_
         assert process.returncode == 0, seen[-2000:]
     (saved,) = (tmp_path / "cal").rglob("x.json")
     found = json.loads(saved.read_text())
-    from gaploop.teleop.emulator import arm_plan
+    from gaploop.teleop.emulator.arms import arm_plan
 
     for motor, truth in arm_plan(model).calibration().items():
         assert found[motor]["range_max"] == pytest.approx(truth["range_max"], abs=30)

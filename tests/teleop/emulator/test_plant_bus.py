@@ -8,8 +8,8 @@ import numpy as np
 import serial
 
 from gaploop.core.messages import FloatArray, FollowerState
-from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.servos import feetech
 
 PATIENCE_S = 120.0

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.chromium import Tab, open_tab
 from benchmarks.chromium import browser as chromium
-from gaploop.collect import lerobot_factory
+from gaploop.collect import lerobot_types
 from gaploop.collect.devices import lost_after_trip
 from gaploop.collect.lerobot_factory import ArmConnection
 from gaploop.collect.session_options import DriveOptions
@@ -241,7 +241,7 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
     threading.Thread(target=open_it).start()
     connection = ArmConnection(
         DriveOptions(robot=cell, teleop=config),
-        lerobot_factory.station_for(cell, None),
+        lerobot_types.station_for(cell, None),
         Rates.near(30.0),
         records=False,
     )

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gaploop.collect.lerobot_factory import make_motion_leader
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.core.station import Station
 from gaploop.teleop.leaders.controls import SCRIPTS, MotionOptions
-from gaploop.teleop.leaders.make import make_motion_leader
 from gaploop.teleop.leaders.motion import Chirp, MotionLeader, Script, Smooth, Stroke, build_script
 
 ARMS = {name: ArmModel.load(name) for name in ARM_MODELS}

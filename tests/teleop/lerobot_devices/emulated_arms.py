@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gaploop.core.clock import Clock
-from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
+from gaploop.teleop.emulator.arms import koch, openmanipulator, so101
+from gaploop.teleop.emulator.bus import EmulatedBus
 
 PLANS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 

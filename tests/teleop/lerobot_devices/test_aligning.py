@@ -12,8 +12,9 @@ import pytest
 from patient_wire import LoopTime
 
 from gaploop.core.messages import CameraFrame, LeaderSample, SafeCommand, SafetyReason, Tick
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import (
     SPEED_RAD_S,
     THERE_RAD,

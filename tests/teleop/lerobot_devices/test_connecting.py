@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.generic import (
     GenericFollower,
     GenericLeader,
     connect,
     is_uncalibrated,
 )
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.safety import make_safety
 
 ZMQ = pytest.importorskip("zmq")

@@ -18,10 +18,10 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, FloatArray, SafeCommand
 from gaploop.core.station import Station
-from gaploop.teleop.emulator import EmulatedBus
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.lerobot_devices.arm import arms_of
 from gaploop.teleop.lerobot_devices.generic import WINDOW_RAD, GenericFollower, GenericLeader
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower
 
 

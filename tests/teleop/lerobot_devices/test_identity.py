@@ -16,10 +16,12 @@ from plugin_devices.config import FakeCameraConfig
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.checks.cameras import video_identity
-from gaploop.teleop.emulator import EmulatedBus, koch, so101
+from gaploop.teleop.emulator.arms import koch, so101
+from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.lerobot_devices import cameras as cameras_module
-from gaploop.teleop.lerobot_devices import identity, make_cameras, make_follower, make_leader
+from gaploop.teleop.lerobot_devices import identity
 from gaploop.teleop.lerobot_devices.identity import Identities
+from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower, make_leader
 from gaploop.teleop.servos.port import Usb
 
 pytestmark = pytest.mark.usefixtures("loop_time")

@@ -21,15 +21,16 @@ import pytest
 from emulated_arms import PLANS, emulated
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.lerobot_factory import registries
+from gaploop.collect.lerobot_types import registries
 from gaploop.collect.session_options import DriveOptions
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import LeaderSample, SafetyReason
 from gaploop.core.station import Station
-from gaploop.teleop.emulator import EmulatedBus
-from gaploop.teleop.lerobot_devices import make, make_cameras, make_follower, make_leader
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.lerobot_devices import make
+from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.safety import make_safety
 

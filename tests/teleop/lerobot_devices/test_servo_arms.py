@@ -23,9 +23,10 @@ from gaploop.core.messages import (
     SafeCommand,
 )
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.teleop.emulator import EmulatedBus, so101
-from gaploop.teleop.emulator.bus import Fault
-from gaploop.teleop.lerobot_devices import make_follower, make_leader, servo_arm
+from gaploop.teleop.emulator.arms import so101
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
+from gaploop.teleop.lerobot_devices import servo_arm
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.exchange import LATE_S, BusLine
 from gaploop.teleop.servos.port import SerialPort

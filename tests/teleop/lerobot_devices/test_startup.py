@@ -14,8 +14,9 @@ from emulated_arms import PLANS as PLANS_OF
 from emulated_arms import calibration_folder, config_of, emulated
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
-from gaploop.teleop.emulator import EmulatedBus, Fault, koch, so101
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.emulator.arms import koch, so101
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
+from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower
 
 pytestmark = pytest.mark.usefixtures("loop_time")

@@ -22,8 +22,8 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand
 from gaploop.core.station import Station
 from gaploop.scripts.cli import main
-from gaploop.teleop.lerobot_devices import make_cameras, make_follower
-from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, TopicNode, _rgb
+from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower
+from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, _rgb
 from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
 
 FILE = Path(__file__).parent / "robot_process.py"
@@ -199,6 +199,8 @@ def test_joints_go_on_while_others_leave_their_topics(
 ) -> None:
     """A topic that was left at the wrong moment ended the thread that hears all others."""
     from rclpy.exceptions import InvalidHandle
+
+    from gaploop.teleop.lerobot_ros2.node import TopicNode
 
     config = Ros2RobotConfig(topics=parameters, id="x", calibration_dir=tmp_path)
     follower, node = make_follower(config, STATION), TopicNode.shared()

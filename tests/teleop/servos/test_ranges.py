@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaploop.core.arms import ARMS
-from gaploop.teleop.emulator import arm_plan
+from gaploop.teleop.emulator.arms import arm_plan
 from gaploop.teleop.servos.calibration import MotorRange, travel_ticks, unusable
 from gaploop.teleop.servos.registers import Protocol
 

@@ -15,13 +15,13 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint
 from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
-from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
-from gaploop.finetune.policy_fit import (
+from gaploop.finetune.doctor import (
     ArmInputs,
     check_features,
     check_statistics,
     check_views,
 )
+from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
 from gaploop.teleop.checks.result import Level
 
 JOINTS = ("pan", "lift", "grip")
