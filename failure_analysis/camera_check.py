@@ -222,6 +222,7 @@ class KnownCamera:
             return
         self.owner = np.repeat(np.arange(len(takes)), [len(t.pictures) for t in takes])
         self.pose = np.concatenate([t.pose for t in takes])
+        self.passed = np.concatenate([_passed(t) for t in takes])
         self.pose_scale = np.maximum(self.pose.std(axis=0), 1e-3 * (1 + np.abs(self.pose).max()))
         self.measures = {
             key: np.concatenate([t.measures[key] for t in takes]) for key in takes[0].measures
@@ -291,7 +292,9 @@ class KnownCamera:
         rows = np.flatnonzero(np.isin(self.owner, others))
         numbers, maps = dict[str, float](), dict[str, FloatArray]()
         away = (samples.pose[:, None] - self.pose[rows][None]) / self.pose_scale
-        near = np.argsort((away**2).sum(axis=2), axis=1)[:, : min(NEIGHBOURS, len(rows))]
+        later = _passed(samples)[:, None] - self.passed[rows][None]
+        apart = (away**2).sum(axis=2) + 1e-6 * later**2  # joints that never move tell nothing
+        near = np.argsort(apart, axis=1)[:, : min(NEIGHBOURS, len(rows))]
         for key, values in samples.measures.items():
             usual = np.median(self.measures[key][rows][near], axis=1)
             numbers[key] = float(np.median(values - usual))
@@ -683,6 +686,11 @@ def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -
         marked[..., 0] = 255 * camera.edges
         marked[..., 1] = 255 * lasting_edges(samples.pictures)
     return np.hstack([camera.usual, picture, marked])
+
+
+def _passed(samples: CameraSamples) -> FloatArray:
+    """Return how much of the take has passed at each picture, 0 to 1."""
+    return np.linspace(0.0, 1.0, len(samples.pictures))
 
 
 def _spread(picture: Grey) -> Grey:

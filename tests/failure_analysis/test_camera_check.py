@@ -100,6 +100,43 @@ def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None
     assert check.cameras["wrist"].kind is Kind.WRIST
 
 
+def test_an_arm_before_black_and_white_leaves_a_fixed_camera_fixed() -> None:
+    """A Franka at a black table before a white wall: with the median grey all of it "moved"."""
+
+    def half_black(seed: int) -> Iterator[Image]:
+        for k, picture in enumerate(seen(seed, False, None)):
+            out = (picture // 8 + 10).astype(np.uint8)
+            out[:, 104:] = picture[:, 104:] // 2 + 120
+            out[40:110, 104 - 10 * (k % 5) : 104] = 200
+            yield out
+
+    takes = [
+        replace(attempt(seed), cameras={"top": lambda s=seed: half_black(s)}) for seed in range(5)
+    ]
+    camera = KnownCamera("top", [sample(made, "top") for made in takes])
+    assert camera.kind is Kind.FIXED
+    assert min(look.still.mean() for look in camera.looks) > 0.7
+
+
+def test_joints_that_never_move_say_nothing_about_which_pictures_to_compare() -> None:
+    """All were compared with the start of the first episode, here of a camera that warms up."""
+
+    def warming(seed: int) -> Iterator[Image]:
+        for k, picture in enumerate(seen(seed, False, None)):
+            yield (picture * (0.4 + 0.1 * seed) if k < 5 else picture).astype(np.uint8)
+
+    takes = [
+        replace(
+            t, cameras={"top": lambda s=seed: warming(s)}, frames=replace(t.frames, state=still)
+        )
+        for seed in range(6)
+        for t, still in [(attempt(seed), np.full((N, 6), 3.0))]
+    ]
+    *known, judged = [{"top": s} for t in takes if (s := sample(t, "top")) is not None]
+    told = {a.question: a.answer for a in CameraCheck(known).judge(judged)}
+    assert told["exposure"] is YesNo.NO
+
+
 @pytest.mark.parametrize("seed", [20, 21, 22])
 def test_nothing_is_said_of_an_unaltered_take(check: CameraCheck, seed: int) -> None:
     assert not yes(check, looked(seed))
