@@ -250,9 +250,10 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def state_in(observation: Any) -> NDArray[np.float32]:
-    """Return `agent_pos` of an observation, or else all its vectors in one."""
+    """Return the arm and the things of an observation that names them, or else all its vectors."""
     if isinstance(observation, Mapping) and "agent_pos" in observation:
-        return np.asarray(observation["agent_pos"], dtype=np.float32)
+        parts = [observation[key] for key in STATES if key in observation]
+        return np.concatenate(parts, dtype=np.float32)
     vectors = [value for _, value in numbers_in(observation)]
     return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
 
