@@ -16,6 +16,7 @@ from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.progress import lines_while
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune.config import FinetuneConfig
@@ -303,11 +304,12 @@ def _disagreeing(policy: str, opened: OpenMixture) -> list[dict[str, Any]]:
 
 def _train_with_lerobot(config: FinetuneConfig) -> int:
     """Train with LeRobot's own loop; what stands behind `--` are its options."""
-    from accelerate import PartialState
-    from draccus.utils import DraccusException
+    with lines_while(lambda: "gaploop finetune is starting …"):
+        from accelerate import PartialState
+        from draccus.utils import DraccusException
 
-    from gaploop.datasets.mixing.sources import REPORT, open_mixture
-    from gaploop.finetune.lerobot_train import read_options, train
+        from gaploop.datasets.mixing.sources import REPORT, open_mixture
+        from gaploop.finetune.lerobot_train import read_options, train
 
     config.require_sense()
     mixture, given = config.mixture, list(config.lerobot)
