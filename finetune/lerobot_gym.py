@@ -22,7 +22,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
-from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
+from lerobot.utils.constants import ACTION, OBS_IMAGES
 from peft import PeftModel
 
 from gaploop.collect.policy_leader import checked_speed
@@ -39,7 +39,7 @@ from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
-from gaploop.sim.lerobot_worlds import GymAttempts, GymEnvConfig, features_of, vectors
+from gaploop.sim.lerobot_worlds import STATES, GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
 from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
@@ -469,8 +469,9 @@ class Demonstrations:
         frames = list[dict[str, Any]]()
         for seen, action in attempts.finished:
             frames.append({ACTION: action})
-            if np.size(state := seen.get("agent_pos", ())):
-                frames[-1][OBS_STATE] = np.asarray(state, dtype=np.float32)
+            for name, column in STATES.items():
+                if np.size(state := seen.get(name, ())):
+                    frames[-1][column] = np.asarray(state, dtype=np.float32)
             for name, image in seen.get("pixels", {}).items():
                 frames[-1][f"{OBS_IMAGES}.{name}"] = image
         if self._dataset is None:

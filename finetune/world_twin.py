@@ -20,6 +20,7 @@ from typing import Any, Final
 import cv2
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -96,17 +97,27 @@ TOUCHED: Final = 0.6
 """Episodes that have, of those that leave the simulation."""
 COLLECTED: Final = 10
 """Replays, each in a simulation of its own, after which memory is looked through."""
+ALIKE: Final = 1e-3
+"""Scenes whose states are as close to a take's start, up to this, are told apart by pictures."""
 type Pair = tuple[int, int]
+type Pictures = Mapping[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class _Start:
-    """A take, after how many resets the simulation starts as it did, and what is compared of it."""
+    """A take, after how many resets the simulation starts as it did, and what is compared of it.
+
+    Attributes:
+        whole: all of its states, of which `states` are the first, shape (n, n_state).
+        shown: its first pictures, small.
+    """
 
     take: Take
     resets: int
+    whole: FloatArray
     states: FloatArray
     sent: FloatArray
+    shown: Pictures
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,27 @@ def _parameters(best: _Tried, fitter: _Replays) -> Iterator[TwinParameter]:
         )
 
 
+def _states_of(take: Take, width: int) -> FloatArray:
+    """Return what an observation shows in `width` numbers: the arm, and things where it tells."""
+    arm, things = take.frames.state, take.frames.environment_state
+    return np.hstack([arm, things]) if arm.shape[1] + things.shape[1] == width else arm
+
+
+def _small(picture: Any) -> NDArray[np.uint8]:
+    return np.asarray(cv2.resize(picture, SMALL_PX, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
+def _shown(seen: Any) -> Pictures:
+    """Return the pictures of an observation, small."""
+    return {name: _small(picture) for name, picture in pictures_in(seen).items()}
+
+
+def _off(shown: Pictures, wanted: Pictures) -> float:
+    """Return how far small pictures are from others, share of full scale."""
+    pairs = [np.subtract(shown[k], wanted[k], dtype=float) for k in shown.keys() & wanted.keys()]
+    return max((float(np.abs(off).mean()) / 255.0 for off in pairs), default=0.0)
+
+
 def _pairs(data: mujoco.MjData) -> frozenset[Pair]:
     """Return the geoms that touch."""
     touching = data.contact.geom[data.contact.dist <= 0.0]
@@ -327,7 +359,7 @@ class _Replays:
         self.as_it_was = list[FloatArray]()
         self._touching = list[list[frozenset[Pair]]]()
         self.starts = self._found(takes)
-        spread = np.concatenate([s.take.frames.state for s in self.starts])
+        spread = np.concatenate([s.whole for s in self.starts])
         self._range = np.ptp(spread, axis=0)
         self._off = SAME * np.where(self._range > 1e-6, self._range, np.inf)
         n = len(self.starts)
@@ -357,14 +389,17 @@ class _Replays:
                     "are of."
                 )
             self.period_s = attempts.world.period_s
-            scenes = [
-                state_in(attempts.reset(seed=k)[0])
-                for k in range(max(SEARCHED, 2 * len(takes) + 2))
-            ]
+            attempts.draw(any(t.cameras for t in usable))
+            scenes, pictures = list[FloatArray](), list[Pictures]()
+            for k in range(max(SEARCHED, 2 * len(takes) + 2)):
+                seen, _ = attempts.reset(seed=k)
+                scenes.append(np.asarray(state_in(seen), np.float64))
+                pictures.append(_shown(seen))
         finally:
             attempts.close()
         first = np.array(scenes)
-        states = np.concatenate([t.frames.state for t in usable])
+        wholes = [_states_of(t, first.shape[1]) for t in usable]
+        states = np.concatenate(wholes)
         if states.shape[1] != first.shape[1]:
             raise UnusableInputError(
                 f"{self._env.called} shows {first.shape[1]} numbers, the episodes "
@@ -372,12 +407,14 @@ class _Replays:
             )
         moves = np.maximum(np.ptp(states, axis=0), 1e-6)
         found = list[_Start]()
-        for take in usable:
-            off = np.minimum(np.abs(first - take.frames.state[0]) / moves, 1.0).mean(axis=1)
+        for take, whole in zip(usable, wholes, strict=True):
+            off = np.minimum(np.abs(first - whole[0]) / moves, 1.0).mean(axis=1)
             if off.min() < START_SHARE:
-                frames, n = take.frames, round(MOST_S / self.period_s)
-                sent = frames.action[:n]
-                found.append(_Start(take, int(np.argmin(off)), frames.state[:n], sent))
+                alike = np.flatnonzero(off <= off.min() + ALIKE)  # an arm at home, whatever lies by
+                shown = {name: _small(next(iter(c()))) for name, c in take.cameras.items()}
+                sent, n = take.frames.action, round(MOST_S / self.period_s)
+                scene = min(alike, key=lambda k: (_off(pictures[k], shown), off[k]))
+                found.append(_Start(take, int(scene), whole, whole[:n], sent[:n], shown))
         if not found:
             raise UnusableInputError(
                 f"None of the episodes starts like one of {len(first)} scenes of "
@@ -427,8 +464,8 @@ class _Replays:
         return found
 
     def _whole(self, start: _Start) -> tuple[FloatArray, FloatArray]:
-        frames, n = start.take.frames, round(WHOLE_S / self.period_s)
-        return frames.state[:n], frames.action[:n]
+        n = round(WHOLE_S / self.period_s)
+        return start.whole[:n], start.take.frames.action[:n]
 
     def followed(self, held: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
         """Return, by uid, which takes the simulation with what was found follows to their end."""
@@ -437,7 +474,7 @@ class _Replays:
         self.errors(spec, states=told, whole=True)
         return {
             start.take.info.uid: len(start.take.frames)
-            == same_until(self._read(k, told[k]), start.take.frames.state, self._off)
+            == same_until(self._read(k, told[k]), start.whole, self._off)
             for k, start in enumerate(self.starts)
         }
 
@@ -448,7 +485,7 @@ class _Replays:
             with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
                 for k in range(start.resets + 1):
                     seen, _ = attempts.reset(seed=k)
-                return self._states(attempts, seen, sent, start.take.frames.state, len(sent))
+                return self._states(attempts, seen, sent, start.whole, len(sent))
 
         return replay
 
@@ -519,7 +556,7 @@ class _Replays:
                     attempts.draw(reset == start.resets and bool(start.take.cameras))
                     seen, _ = attempts.reset(seed=reset)
                 attempts.draw(False)
-                picture = self._picture_off(attempts, seen, start.take)
+                picture = _off(_shown(attempts.named(seen)), start.shown) if start.shown else 0.0
                 sent, last_row = self._whole(start)[1] if whole else start.sent, 0
                 if self.lost:
                     down = self.lost.down[number][: len(sent)]
@@ -531,8 +568,7 @@ class _Replays:
                 kept.append(told)
                 if len(told) <= last_row:  # given up
                     told = self.as_it_was[number]
-                wanted = start.take.frames.state
-                rows.append(np.array([self._states_off(number, told, wanted), picture]))
+                rows.append(np.array([self._states_off(number, told, start.whole), picture]))
             if keep:
                 self.as_it_was = kept
             return np.maximum(np.stack(rows), FLOOR)
@@ -571,14 +607,3 @@ class _Replays:
         share = np.minimum(off / self._range[moved], 1.0)
         # By ratio: after a contact any difference grows to a large one, and says little.
         return math.exp(np.log(np.maximum(share.mean(axis=1), FLOOR[0])).mean())
-
-    def _picture_off(self, attempts: GymAttempts, seen: Any, take: Take) -> float:
-        picture = 0.0
-        shown = pictures_in(attempts.named(seen).get("pixels", {})) if take.cameras else {}
-        for name in shown.keys() & take.cameras.keys():
-            real = next(iter(take.cameras[name]()))
-            small = [
-                cv2.resize(p, SMALL_PX, interpolation=cv2.INTER_AREA) for p in (real, shown[name])
-            ]
-            picture = max(picture, float(np.abs(np.subtract(*small, dtype=float)).mean()) / 255.0)
-        return picture

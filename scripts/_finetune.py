@@ -18,6 +18,7 @@ from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.progress import lines_while
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, open_mixture, report
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
@@ -269,7 +270,8 @@ def _disagreeing(policy: str, opened: OpenMixture) -> list[dict[str, Any]]:
 
 def _train_with_lerobot(config: FinetuneConfig) -> int:
     """Train with LeRobot's own loop; what stands behind `--` are its options."""
-    from gaploop.finetune.lerobot_train import read_options, train
+    with lines_while(lambda: "gaploop finetune is starting …"):
+        from gaploop.finetune.lerobot_train import read_options, train
 
     config.require_sense()
     mixture, given = config.mixture, list(config.lerobot)

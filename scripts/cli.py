@@ -181,7 +181,9 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
 
         arguments = discover(arguments)
     own = given = arguments
-    with lines_while(lambda: f"{program} is starting …"):  # LeRobot's devices, on a busy machine
+    # LeRobot's devices, on a busy machine, or what a command imports to do its work.
+    starting = functools.partial(lines_while, lambda: f"{program} is starting …")
+    with starting():
         config_class = config_class_of(module, command, given)
     passes_on = hasattr(module, "PASSED_ON") and "--" in given
     if passes_on:
@@ -197,7 +199,9 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         setattr(config, module.PASSED_ON, given[len(own) + 1 :])
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         try:
-            return int(_with_run(module).run(config) or 0)
+            with starting():
+                body = _with_run(module)
+            return int(body.run(config) or 0)
         except SystemExit as stop:
             if stop.code:
                 raise

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs import make_env
 from lerobot.envs.configs import EnvConfig
-from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
+from lerobot.utils.constants import ACTION, OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -32,6 +32,9 @@ USUAL_STEPS: Final = 400
 ROUNDING: Final = 1e-9
 CAMERA: Final = "camera"
 """How a picture is called that the environment draws without naming it."""
+SCENE: Final = "environment_state"
+STATES: Final = {"agent_pos": OBS_STATE, SCENE: OBS_ENV_STATE}
+"""Vectors of an observation, to how LeRobot's datasets call them."""
 
 
 type Made = gym.Env[Any, Any]
@@ -231,7 +234,11 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         return observation if self._raw else self.named(observation)
 
     def named(self, observation: Any) -> Any:
-        """Return an observation as LeRobot reads it: `agent_pos` and `pixels`."""
+        """Return an observation as LeRobot reads it: `agent_pos` and `pixels`.
+
+        Without pictures the state is `environment_state`, too: policies such as ACT and Diffusion
+        refuse to look at nothing but an arm.
+        """
         keys = set(observation) if isinstance(observation, Mapping) else set()
         if keys & {"pixels", "agent_pos"}:
             return observation
@@ -240,13 +247,14 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         if not pictures and self.render_mode is not None:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
-        return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
+        return {"agent_pos": state, **({"pixels": pictures} if pictures else {SCENE: state})}
 
 
 def state_in(observation: Any) -> NDArray[np.float32]:
-    """Return `agent_pos` of an observation, or else all its vectors in one."""
+    """Return the arm and the things of an observation that names them, or else all its vectors."""
     if isinstance(observation, Mapping) and "agent_pos" in observation:
-        return np.asarray(observation["agent_pos"], dtype=np.float32)
+        parts = [observation[key] for key in STATES if key in observation]
+        return np.concatenate(parts, dtype=np.float32)
     vectors = [value for _, value in numbers_in(observation)]
     return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
 
@@ -278,9 +286,10 @@ def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[s
             for camera, picture in space.items():
                 features[f"{key}/{camera}"] = PolicyFeature(FeatureType.VISUAL, picture.shape)
                 names[f"{key}/{camera}"] = f"{OBS_IMAGES}.{camera}"
-        elif key == "agent_pos":
-            features[key] = PolicyFeature(FeatureType.STATE, space.shape)
-            names[key] = OBS_STATE
+        elif key in STATES:
+            kind = FeatureType.ENV if key == SCENE else FeatureType.STATE
+            features[key] = PolicyFeature(kind, space.shape)
+            names[key] = STATES[key]
     return features, names
 
 

@@ -34,7 +34,9 @@ from gaploop.sim.scene_file import PlacedBody, Scene, compile_scene, require_kno
 class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     """A scene file, stepped; a `World` and an environment.
 
-    Observations are `agent_pos` [°, m], shape (n_joints,), and `pixels`: {camera: RGB, uint8}.
+    Observations are `agent_pos` [°, m], shape (n_joints,), and `pixels`: {camera: RGB, uint8}. Of a
+    file without cameras they have `environment_state`, shape (7 n,), instead: place [m] and
+    quaternion (w, x, y, z) of every body that lies loose or that `reset` names.
 
     Attributes:
         draws: observations have pictures.
@@ -128,6 +130,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None
         self.drawers = dict[str, LayeredCamera]()
         self.draws = True
+        placed = {model.body(p.body).id for p in scene.reset}
+        loose = model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
+        self._told = [] if scene.cameras else sorted(placed | set(map(int, loose)))
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
@@ -140,9 +145,11 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             c.name: gym.spaces.Box(0, 255, (c.size_px[1], c.size_px[0], 3), np.uint8)
             for c in scene.cameras
         }
+        shown = {"agent_pos": len(self.home), "environment_state": 7 * len(self._told)}
+        vectors = {k: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for k, n in shown.items()}
         self.observation_space = gym.spaces.Dict(
             {
-                "agent_pos": gym.spaces.Box(-np.inf, np.inf, self.home.shape, np.float32),
+                **{k: v for k, v in vectors.items() if shown[k]},
                 **({"pixels": gym.spaces.Dict(pictures)} if pictures else {}),
             }
         )
@@ -262,9 +269,13 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.drawers.popitem()[1].close()
 
     def _seen(self) -> dict[str, Any]:
-        state = (self.angles() / self._units).astype(np.float32)
-        pictures = self.pictures() if self.draws else {}
-        return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
+        seen: dict[str, Any] = {"agent_pos": (self.angles() / self._units).astype(np.float32)}
+        if self._told:
+            poses = np.hstack([self.data.xpos[self._told], self.data.xquat[self._told]])
+            seen["environment_state"] = poses.ravel().astype(np.float32)
+        elif self.draws and (pictures := self.pictures()):
+            seen["pixels"] = pictures
+        return seen
 
 
 WAYPOINT_KEYS: Final = ("to", "offset_m", "gripper", "speed_m_s", "pause_s", "jaw_deg", "follows")

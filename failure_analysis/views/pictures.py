@@ -554,10 +554,12 @@ class TakeLook:
     def of(cls, samples: CameraSamples) -> TakeLook:
         """Return the look of a take's pictures."""
         stops = brightness(samples.pictures)
-        level = stops - np.median(stops, axis=(1, 2), keepdims=True)
+        # Exposure by what most pixels changed: an arm can turn over the median of black and white.
+        change = stops - np.median(stops, axis=0)
+        level = stops - np.median(change, axis=(1, 2), keepdims=True)
         middle = np.median(level, axis=0)
         apart = np.median(np.abs(level - middle), axis=0)
-        alone = np.median(np.abs(stops - np.median(stops, axis=0)), axis=0)
+        alone = np.median(np.abs(change), axis=0)
         sharp = middle.astype(np.float32)
         return cls(
             np.stack([by_cells(p) for p in stops]),

@@ -187,7 +187,7 @@ class ModelApplier:
         if name.startswith("__"):
             raise AttributeError(name)
         why = {
-            "criterion": "the environment itself says what success is, not a scene file by near",
+            "criterion": "only near of a scene file says how close is close enough",
             "arm": "only arms of the embedded cell are known that well",
         }
         raise UnavailableError(why.get(name, self.lacks))

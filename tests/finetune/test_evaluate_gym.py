@@ -166,6 +166,7 @@ def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
     frame = dataset[0]
     assert frame["task"] == "Be even"
     assert frame["action"].shape == frame["observation.state"].shape == (JOINTS,)
+    assert frame["observation.environment_state"].shape == (SCENE,)
     with pytest.raises(UnusableInputError, match="isn't empty"):
         Demonstrations(root)
 

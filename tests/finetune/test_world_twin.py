@@ -99,6 +99,8 @@ def recorded(root: Path, gaps: dict[str, float]) -> list[Take]:
 def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> None:
     takes = recorded(tmp_path / "takes", {"actuator_response.latency": 0.9})
     assert {(t.outcome, t.info.kind) for t in takes} == {(Outcome.FAILURE, TakeKind.ROLLOUT)}
+    # Without pictures ACT and Diffusion ask for this one: nothing could be trained there.
+    assert (takes[0].frames.environment_state == takes[0].frames.state).all()
     twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
     assert twin.mechanisms == ("actuator_response.latency",)
     path = tmp_path / "twin.yaml"
@@ -290,3 +292,24 @@ def test_driving_slower_passes_through_the_same_targets_in_more_time() -> None:
 def test_pulls_have_no_slower_targets() -> None:
     with pytest.raises(UnusableInputError, match="goals of position servos"):
         evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Pulled-v0"), 1, speed_scale=0.5)
+
+
+@pytest.mark.parametrize("cameras", ["", "cameras: {above: {eye_m: [0, 0.1, 1], at_m: [0, 0, 0]}}"])
+def test_an_episode_is_replayed_on_its_own_scene(tmp_path: Path, cameras: str) -> None:
+    """The arm starts at home whatever lies by: all were replayed on the first scene."""
+    cube = '<worldbody><body name="cube"><freejoint/><geom type="box" size=".1 .1 .1"/></body>'
+    (tmp_path / "bench.xml").write_text(MJCF.replace("<worldbody>", cube))
+    (tmp_path / "scene.yaml").write_text(
+        f"mjcf: bench.xml\nmax_s: 0.4\n{cameras}\ninstruction: Wait\nsuccess: {{lifted: cube}}\n"
+        "reset: {cube: {x_m: [-0.4, 0.4], y_m: [0.2, 0.6]}}\n"
+    )
+    env = SceneEnvConfig(scene=tmp_path / "scene.yaml")
+    with Demonstrations(tmp_path / "takes", failures=True) as kept:
+        evaluate_gym(f"{__name__}:wait", env, 3, seed=2, demonstrations=kept)
+    starts = _Replays(list(load_takes(tmp_path / "takes")), env, None).starts
+    assert [s.resets for s in starts] == [2, 3, 4]
+
+
+def wait(_observation: Any) -> NDArray[Any]:
+    """Stay where the arm is."""
+    return np.zeros(2, dtype=np.float32)

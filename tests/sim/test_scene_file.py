@@ -93,6 +93,18 @@ def test_an_action_moves_the_arm_and_is_read_in_the_same_units(scene: Path) -> N
     assert observation["agent_pos"] == pytest.approx([0.2, 0.1, 0.0], abs=0.02)
 
 
+def test_a_scene_without_cameras_shows_where_things_are(scene: Path) -> None:
+    """Nothing but joints was shown: no policy could have learned a task there."""
+    world = SceneWorld(load_scene(scene))
+    observation, _ = world.reset(seed=0)
+    ball = world.data.body("ball")
+    assert observation["environment_state"] == pytest.approx([*ball.xpos, *ball.xquat])
+    assert world.observation_space.contains(observation)
+    said(scene, "fps: 25", "cameras: {front: {eye_m: [1, 0, 1], at_m: [0, 0, 0]}}")
+    seen = SceneWorld(load_scene(scene))
+    assert set(seen.observation_space) == {"agent_pos", "pixels"}  # type: ignore[call-overload]
+
+
 def test_the_demonstrator_follows_its_waypoints_to_success(scene: Path) -> None:
     world = SceneWorld(load_scene(scene))
     observation, _ = world.reset(seed=0)
