@@ -145,7 +145,7 @@ datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), '
 datasets/v3_files.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/edit/harmonised.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/edit/harmonised.py:_bring_along | stage / own | dataset
-datasets/edit/harmonise_spec.py:_units | folder / ranges | user
+datasets/edit/harmonise_spec.py:parse_spec | folder / units['ranges'] | user
 datasets/labels.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/episodes_table.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
