@@ -393,7 +393,7 @@ class _Replays:
             scenes, pictures = list[FloatArray](), list[Pictures]()
             for k in range(max(SEARCHED, 2 * len(takes) + 2)):
                 seen, _ = attempts.reset(seed=k)
-                scenes.append(np.asarray(state_in(seen), np.float64))
+                scenes.append(state_in(seen).astype(np.float64))
                 pictures.append(_shown(seen))
         finally:
             attempts.close()

@@ -30,7 +30,6 @@ from gaploop.core.files import read_json, writable_folder, write_atomically, wri
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.station import words
 from gaploop.finetune.evaluation import Evaluation
@@ -185,6 +184,8 @@ def _close_the_gap(at: Path, nominal: Path, cell: Cell, type_: Type) -> DemoCell
     by_script = shlex.join(["--robot.type=so101_sim", *robot, "--teleop.type=scripted"])
     type_(at / "plan", "plan", at / "diagnosis", "--policy.path=base", *twin[:1],
           "--budget.takes=20", f"--takes=[{takes}]", f"--record_with={by_script}")  # fmt: skip
+    from gaploop.failure_analysis.diagnosis import load_diagnosis
+
     diagnosis, plan = load_diagnosis(at / DIAGNOSIS), load_plan(at / PLAN)
     done, last, is_trained = _carried_out(plan, type_)
     before, after, nominal_after, verdict = _evaluation(at / "before"), None, None, None

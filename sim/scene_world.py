@@ -130,9 +130,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None
         self.drawers = dict[str, LayeredCamera]()
         self.draws = True
-        placed = {model.body(p.body).id for p in scene.reset}
+        named = {int(model.body(p.body).id) for p in scene.reset}
         loose = model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
-        self._told = [] if scene.cameras else sorted(placed | set(map(int, loose)))
+        self._told = [] if scene.cameras else sorted(named | set(map(int, loose)))
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps

@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import quick_imports  # noqa: F401  before all else: others are imported with what it sets right
 from patient_wire import loop_time, patient_sdks, patient_serial, until
 
-from gaploop.core import platform_calls
-from gaploop.scripts import _output
+from gaploop.core import platform_calls, progress
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 
@@ -115,7 +114,7 @@ def _draw_fewer(item: pytest.Item) -> None:
 
 
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
-_output.FIRST_LINE_S = 1e6
+progress.FIRST_LINE_S = 1e6
 
 # A shell has what it starts in the background ignore Ctrl-C and Ctrl-\, and that is inherited: laws
 # of both failed where the tests ran behind an `&`.
