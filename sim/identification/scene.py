@@ -76,8 +76,11 @@ LOST: Final = 10.0
 """A view that costs as much, coarsely, is of something else."""
 VIEWS: Final = 8
 """Views that geometry is fitted on: a picture is drawn some hundred times."""
-ONE_POSE_RAD: Final = 0.05
-"""Views whose joints differ by less show one pose [rad]: what is off in one is in all of them."""
+ONE_POSE_RAD, FEW_POSES = 0.05, 4
+"""Views whose joints differ by less show one pose [rad]; so few poses don't average out what is off
+in how they are drawn."""
+DRAWN_ALIKE: Final = 0.2
+"""Cost of a view of the simulation's own renderer."""
 CONFIDENCE: Final = 0.90
 FEW_VIEWS: Final = 8
 """Degrees of freedom by which intervals of all parameters together are wider than each."""
@@ -174,7 +177,6 @@ def _fitted(
     prior: float = 0.1,
     enough: float = 1e-4,
     common: float = 0.0,
-    poses: Sequence[int] = (),
 ) -> _Fit:
     """Fit parameters near 0 by robust least squares, with central differences of half a unit.
 
@@ -184,7 +186,6 @@ def _fitted(
         prior: how much one unit away from 0 costs.
         enough: a step that betters the cost by less, relatively, is the last.
         common: an error that like residuals of all views share.
-        poses: which pose each view shows, from 0; each another one unless given.
     """
     n = len(x)
 
@@ -204,17 +205,14 @@ def _fitted(
     inverse = np.linalg.pinv(slopes.T @ (weights[:, None] * slopes))
     scores = weights[:, None] * slopes * together_now[:, None]
     ends = np.cumsum([len(r) for r in each])
-    of_pose = np.asarray(poses or range(len(each)))
-    by_pose = np.zeros((of_pose.max() + 1, n))
-    for pose, part in zip(of_pose, np.split(scores[: ends[-1]], ends[:-1]), strict=True):
-        by_pose[pose] += part.sum(axis=0)
-    count = max(2, len(by_pose))
-    scatter = by_pose.T @ by_pose * count / (count - 1)
+    by_view = np.array([part.sum(axis=0) for part in np.split(scores[: ends[-1]], ends[:-1])])
+    views = max(2, len(each))
+    scatter = by_view.T @ by_view * views / (views - 1)
     # What neighbouring pixels share counts as one in nine: for few views scatter says little.
-    alone = 9.0 * np.median(together_now[: ends[-1]] ** 2) * len(each) / len(by_pose)
+    alone = 9.0 * np.median(together_now[: ends[-1]] ** 2)
     alone += common**2 * ends[-1] / KINDS
     spread = np.sqrt(np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse))
-    half = student.ppf(0.5 + CONFIDENCE / 2.0, count - 1) * spread
+    half = student.ppf(0.5 + CONFIDENCE / 2.0, views - 1) * spread
     return _Fit(end.x, np.asarray(half), float(end.cost))
 
 
@@ -340,8 +338,7 @@ def _geometry(
                 for a, b in zip(now, seen, strict=True)
             ]
 
-        poses = _poses([still.q_rad[:-1] for still, _ in views])
-        return _fitted(residuals, x, 0.1, tries, prior=0.02, poses=poses)
+        return _fitted(residuals, x, 0.1, tries, prior=0.02)
 
     few, fits = views[:COARSE_VIEWS], []
     coarse = [fit(names, np.zeros(len(names)), COARSE_PX, 12, few) for names in (pose, zeros)]
@@ -366,8 +363,9 @@ def _geometry(
         overlaps.append(float((seen & now).sum() / max(1, (seen | now).sum())))
 
     def estimates(fit: _Fit, names: Sequence[str]) -> _Found:
-        units = _units(names)
-        rows = zip(names, fit.x * units, fit.half * units, strict=True)
+        units, coarser = _units(names), _coarser(best.cost, views)
+        least = [coarser * FINEST[name] for name in names]
+        rows = zip(names, fit.x * units, np.maximum(fit.half * units, least), strict=True)
         return {name: _Estimate(value, half) for name, value, half in rows}
 
     found = estimates(best, names)
@@ -382,16 +380,18 @@ def _within(name: str, value: float) -> float:
     return min(max(value, _spec(name).low), _spec(name).high)
 
 
-def _poses(joints_rad: Sequence[FloatArray]) -> list[int]:
-    """Return which pose each view shows, counted from 0."""
+def _coarser(cost: float, views: Views) -> float:
+    """Return how many times coarser than `FINEST` the arm's outline tells camera and zeros.
+
+    Another renderer draws a pose's edges elsewhere, in all views of it alike, and a fit makes up
+    for that: in Drake's pictures of one pose zeros came out up to 2.4° off.
+    """
     first: list[FloatArray] = []
-    poses = []
-    for q_rad in joints_rad:
-        same = (k for k, q in enumerate(first) if np.abs(q - q_rad).max() < ONE_POSE_RAD)
-        pose = next(same, len(first))
-        first += [q_rad] if pose == len(first) else []
-        poses.append(pose)
-    return poses
+    for still, _ in views:
+        q_rad = still.q_rad[:-1]
+        if all(np.abs(q - q_rad).max() >= ONE_POSE_RAD for q in first):
+            first.append(q_rad)
+    return max(1.0, cost / (DRAWN_ALIKE * len(views))) if len(first) < FEW_POSES else 1.0
 
 
 ALIKE: Final = 1.03
