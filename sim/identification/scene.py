@@ -391,7 +391,8 @@ def _coarser(cost: float, views: Views) -> float:
         q_rad = still.q_rad[:-1]
         if all(np.abs(q - q_rad).max() >= ONE_POSE_RAD for q in first):
             first.append(q_rad)
-    return max(1.0, cost / (DRAWN_ALIKE * len(views))) if len(first) < FEW_POSES else 1.0
+    unlike = math.sqrt(cost / (DRAWN_ALIKE * len(views)))
+    return max(1.0, unlike) if len(first) < FEW_POSES else 1.0
 
 
 ALIKE: Final = 1.03
