@@ -49,6 +49,8 @@ MOST: Final = 40
 """Takes that are looked at, of a reference and of those judged, evenly spread."""
 BLOCKS: Final = 6
 """Reference episodes are left out in so many blocks of neighbours."""
+COVER_STOPS: Final = 1.0
+"""What covers a part of a picture makes it so much darker or lighter, at least."""
 NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
@@ -379,6 +381,16 @@ class KnownCamera:
         worst = float(patch.max())
         return float(np.log(max(worst, 1.0))), (odd > 0.5 * worst).astype(np.float64)
 
+    def _would_show(self, share: float) -> bool:
+        """Return whether most patches that something covers would be told from chance.
+
+        Of a camera that stands, by a change of `COVER_STOPS`: its references may differ by more.
+        """
+        if self.kind is not Kind.FIXED or "cover" not in self.units:
+            return True
+        least = math.exp(self.units["cover"].middle + self.units["cover"].reach(share))
+        return float(np.median(COVER_STOPS / self._cells["level"][1])) > least
+
     @cached_property
     def units(self) -> dict[str, Unit]:
         """How each number varies between reference takes."""
@@ -415,6 +427,9 @@ class KnownCamera:
             )
         numbers["cover"], where = self.cover(maps)
         told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
+        if told["cover"].answer is YesNo.NO and not self._would_show(share):
+            why = "episodes to compare with differ by as much as a cover does"
+            told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
         still = self.kind is not Kind.WRIST
         lit = ("exposure", "white_balance", "local_light")
         for asked in BY_PLACE:

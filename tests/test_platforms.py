@@ -254,7 +254,8 @@ for name in sys.argv[4:]:
     try:
         importlib.import_module(name)
     except Exception as error:
-        failed[name] = repr(error)
+        if getattr(error, "name", "") != "rclpy":  # ROS 2 comes with the system
+            failed[name] = repr(error)
 assert not failed, failed
 """
 

@@ -94,6 +94,7 @@ def ask(port: int, *words: str, **headers: str) -> InvalidStatus:
             subprotocols=[websockets.Subprotocol(word) for word in words] or None,
             additional_headers=headers,
             proxy=None,
+            open_timeout=120,  # beside busy programs
         ),
     ):
         pass
