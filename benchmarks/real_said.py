@@ -101,7 +101,8 @@ def named(told: Mapping[str, Any]) -> dict[str, int]:
     found.update(f"cause {name}" for take in takes if not take["abstained"]
                  for name in take["named"])  # fmt: skip
     found.update(f"station {name}" for name in summary["station"]["named"])
-    found.update(f"camera {one}" for one in (summary.get("camera_check") or {}).get("found", ()))
+    found.update(f"camera {one['camera']}: {one['question']}"
+                 for one in (summary.get("camera_check") or {}).get("found", ()))  # fmt: skip
     return dict(found)
 
 
