@@ -688,7 +688,7 @@ def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -
 
 def _passed(samples: CameraSamples) -> FloatArray:
     """Return how much of the take has passed at each picture, 0 to 1."""
-    return np.linspace(0.0, 1.0, len(samples.pictures))
+    return np.asarray(np.linspace(0.0, 1.0, len(samples.pictures)), dtype=np.float64)
 
 
 def _spread(picture: Grey) -> Grey:
