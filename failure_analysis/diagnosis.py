@@ -525,6 +525,8 @@ def _conclude(
     if failure.failed and base.reference is ReferenceKind.STATION:
         trust = base.trust if base.misleads else 1.0
         shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
+    if failure.failed and not call.mode and not any(shares.values()):
+        return _unknown(take, measured)  # somebody says that it failed, and nothing in it shows how
     return TakeDiagnosis(
         uid=take.info.uid,
         episode=take.episode,

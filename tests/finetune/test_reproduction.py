@@ -277,6 +277,17 @@ def plain_take(uid: str, kind: TakeKind, outcome: Outcome) -> Take:
     return Take(info, outcome, frames, Telemetry(np.empty(0), {}))
 
 
+def test_a_failure_that_shows_nothing_takes_its_stations_cause() -> None:
+    """Of another simulation: "10 of 10 have no named cause" under a station that was named."""
+    takes = [plain_take(str(uid), TakeKind.ROLLOUT, Outcome.FAILURE) for uid in range(10)]
+    alone = diagnose(takes)
+    assert all(take.failed and take.abstained for take in alone.takes)
+    there = StationFailures.of(takes, "", "lerobot")
+    found = reproduce(there, twin(BACKLASH), cell({BACKLASH: 1.0}))
+    told = reweighed(alone.takes, found, combined(found, EVEN, 0.75, 10))
+    assert {take.named for take in told} == {("actuator_response",)}
+
+
 def test_what_cannot_be_reproduced_says_so() -> None:
     """Rollouts of the nominal simulation that aren't there, and failures that aren't rollouts."""
     takes = [plain_take(str(uid), TakeKind.DEMONSTRATION, Outcome.FAILURE) for uid in range(6)]
