@@ -366,7 +366,7 @@ def _geometry(
         units, coarser = _units(names), _coarser(best.cost, views)
         least = [coarser * FINEST[name] for name in names]
         rows = zip(names, fit.x * units, np.maximum(fit.half * units, least), strict=True)
-        return {name: _Estimate(value, half) for name, value, half in rows}
+        return {n: _Estimate(_within(n, value), half) for n, value, half in rows}
 
     found = estimates(best, names)
     others = {k: v for fit, n in fits for k, v in estimates(fit, n).items()} | found
