@@ -119,9 +119,7 @@ class Evaluation:
     @property
     def evidence(self) -> str:
         """What it is evidence of, in words."""
-        if self.where and self.domain is Domain.SIM:
-            return f"simulation ({self.where})"
-        return evidence(self.domain)
+        return evidence(self.domain, self.where if self.domain is Domain.SIM else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return what `evaluation.json` holds."""
@@ -214,12 +212,18 @@ def _by_condition(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
     return groups
 
 
-def evidence(domain: Domain) -> str:
-    """Return what a result measured in `domain` is evidence of, in words."""
+def evidence(domain: Domain, where: str = "") -> str:
+    """Return what a result measured in `domain` is evidence of, in words.
+
+    Args:
+        where: the simulation in words, where it isn't the embedded cell.
+    """
     return {
         Domain.REAL: "real robot",
-        Domain.SIM: "simulation (nominal cell)",
-        Domain.SIM_TARGET: "sim-to-sim (simulated cell with injected gaps, not a real robot)",
+        Domain.SIM: f"simulation ({where or 'nominal cell'})",
+        Domain.SIM_TARGET: (
+            f"sim-to-sim ({where or 'simulated cell'} with injected gaps, not a real robot)"
+        ),
     }[domain]
 
 

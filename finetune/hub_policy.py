@@ -286,7 +286,7 @@ def results_of(
         injected = ", ".join(f"{name} {severity:g}" for name, severity in gaps.items())
         cell = [f"{injected} (gap_seed {value.get('gap_seed', 0)})"] if gaps else []
         dimensions = ", ".join(sorted({name.partition(".")[0] for name in gaps}))
-        where = evidence(Domain(value["domain"]))
+        where = str(value.get("evidence") or evidence(Domain(value["domain"])))
         for condition, rate in value["by_condition"].items():
             words = [*cell, condition] if condition != NOMINAL or not cell else cell
             rates = found.setdefault((dimensions, "; ".join(words), where), {})

@@ -24,7 +24,6 @@ from gaploop.finetune.evaluation import (
     Difference,
     Evaluation,
     Rate,
-    evidence,
     paired_difference,
     wilson,
 )
@@ -432,6 +431,7 @@ class Verdict:
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
         domain: where the difference was measured.
+        evidence: what that is evidence of, in words.
     """
 
     verdict: Answer
@@ -441,10 +441,11 @@ class Verdict:
     retention: Difference | None
     message: str
     domain: Domain
+    evidence: str
 
     def to_json(self) -> dict[str, Any]:
         """Return what `verdict.json` holds."""
-        return {"schema": VERDICT, "evidence": evidence(self.domain), **asdict(self)}
+        return {"schema": VERDICT, **asdict(self)}
 
 
 def compare(
@@ -497,4 +498,13 @@ def compare(
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
     low, high = change.interval
     message = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
-    return Verdict(answer, before.rate, after.rate, change, kept, f"{message}: {why}", after.domain)
+    return Verdict(
+        answer,
+        before.rate,
+        after.rate,
+        change,
+        kept,
+        f"{message}: {why}",
+        after.domain,
+        after.evidence,
+    )

@@ -162,6 +162,13 @@ class Gate:
         return Domain.SIM_TARGET if has_gaps else Domain.SIM
 
     @property
+    def where(self) -> str:
+        """The suite's own simulations, "" where it names none."""
+        envs = [task.env for task in self.suite.tasks if self.station is None]
+        names = {str(env.get("gym") or env.get("scene") or env["type"]) for env in envs if env}
+        return ", ".join(sorted(names))
+
+    @property
     def sim_tasks(self) -> tuple[str, ...]:
         """Tasks of the regression in simulation."""
         if self.suite.sim_tasks or self.station is not None or self.recorded is not None:
@@ -273,7 +280,9 @@ def run_gate(
     message = f"{prefix}{last.stage} {last.answer.value}: {last.message}."
     if last.answer is StageAnswer.PASSED and not compared:
         message += " Not compared on the station yet."
-    where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
+    where = "recorded outcomes; their order wasn't drawn here"
+    if domain is not None:
+        where = evidence(domain, gate.where)
     if gate.detector is not None:
         where += (
             f". Success told by pictures, {gate.detector.how}: {gate.detector.words()}; rates "

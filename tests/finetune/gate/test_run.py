@@ -13,6 +13,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.core.vocabulary import Phase
+from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.attempts import StationAttempts
 from gaploop.finetune.gate.evidence import make_design
 from gaploop.finetune.gate.folder import (
@@ -366,3 +367,16 @@ def test_what_is_forgotten_in_simulation_ends_the_gate(new: float, answer: Stage
     result = judge_sim(drawn((0.97,), (new,)), SUITE, ["pick_place"])
     assert result.answer is answer
     assert result.pairs < 200
+
+
+def test_what_was_tried_in_ones_own_simulation_is_no_evidence_about_the_cell() -> None:
+    """A gate in another engine ended with "Evidence: simulation (nominal cell)"."""
+    own = SuiteTask("pick", env={"gym": "mine:Pick-v0", "kwargs": {"delay_s": 0.2}})
+    said = []
+    for task in (own, replace(own, gaps={"visual_domain": 1.0}), SuiteTask("pick_place")):
+        gate = Gate(Suite("s", (task,), Rules()), {})
+        assert gate.domain is not None
+        said.append(evidence(gate.domain, gate.where))
+    assert said[0] == "simulation (mine:Pick-v0)"
+    assert said[1].startswith("sim-to-sim (mine:Pick-v0 with injected gaps")
+    assert said[2] == "simulation (nominal cell)"
