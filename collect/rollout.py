@@ -121,6 +121,8 @@ class Attempts:
         """Take to the outcome that stands."""
         self.notes: dict[str, RolloutNote] = {}
         """Take to what it was like."""
+        self.won: tuple[str, ...] = ()
+        """Those that succeeded without help, in order."""
         self.running = False
         """An attempt is on."""
         self._watch = _Watch()
@@ -196,7 +198,8 @@ class Attempts:
         """
         self.outcomes = dict(outcomes)
         alone = (uid for uid, note in self.notes.items() if not note.interventions)
-        self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
+        self.won = tuple(uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS)
+        self.speed.succeeded(self.won)
 
     def require_policy(self) -> None:
         """Raise DeviceError where the policy failed too often in a row."""

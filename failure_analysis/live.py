@@ -5,7 +5,8 @@ upwards and downwards. The score is a weighted sum of these deviations, standard
 The alarm's threshold is the split-conformal quantile (Vovk et al. 2005; for time-varying bands
 Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et al. 2025, arXiv:2503.08558) of
 the highest score of each successful take, so that one alarms with at most the stated probability. A
-take that outlasts them all is set against the last time at which enough of them ran.
+take that outlasts them all is set against the last time at which enough of them ran. At another
+station what goes well there takes the place of what the score was fitted to, attempt by attempt.
 
 A recorded take is turned into the loop's turns again, so that the score is fitted to takes by the
 same code that watches rollouts.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,11 @@ LEAST_TAKES: Final = 10
 FOLDS: Final = 5
 FALSE_ALARMS: Final = 0.05
 """Share of the episodes that go well that may alarm."""
+ENOUGH: Final = math.ceil(1 / FALSE_ALARMS)
+"""So many of those calibrate a threshold."""
+OFF_P: Final = 0.02
+"""So rarely a score that is calibrated alarms as often; looked at after each episode, it says that
+it isn't at 3 % of stations at which it is."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +144,37 @@ class FailureScore:
     def _rank(self, false_alarms: float) -> int:
         return math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
 
-    def alarms_p(self, alarmed: int, takes: int, false_alarms: float = FALSE_ALARMS) -> float:
-        """Return how often so many or more of other takes that go well would alarm by chance.
+    def here(self, peaks: Sequence[float], false_alarms: float = FALSE_ALARMS) -> FailureScore:
+        """Return the score as it stands at a station, given its highest scores of what went well.
+
+        Where these are enough they are the calibration. Before, no alarm is raised at what went
+        well already, and none at all where the score isn't calibrated there.
+
+        Args:
+            peaks: in the order of the attempts.
+        """
+        own = replace(self, peaks=np.sort(np.array(peaks, dtype=np.float64)))
+        if math.isfinite(own.threshold(false_alarms)):
+            return own
+        if self.is_off(peaks, false_alarms):
+            return replace(self, peaks=np.empty(0))
+        from_here = np.arange(1, len(self.peaks) + 1) >= self._rank(false_alarms)
+        highest = max(peaks, default=-math.inf)
+        return replace(self, peaks=np.where(from_here, self.peaks.clip(highest), self.peaks))
+
+    def is_off(self, peaks: Sequence[float], false_alarms: float = FALSE_ALARMS) -> bool:
+        """Whether more of what went well at a station alarmed, at some time, than chance explains.
 
         Beta-binomial, as the threshold is itself an order statistic of few takes: exact where the
         others are exchangeable with those.
+
+        Args:
+            peaks: in the order of the attempts.
         """
         rank = self._rank(false_alarms)
-        return float(betabinom.sf(alarmed - 1, takes, len(self.peaks) + 1 - rank, rank))
+        alarmed = np.cumsum(np.array(peaks) > self.threshold(false_alarms))
+        takes, above = np.arange(1, len(peaks) + 1), len(self.peaks) + 1 - rank
+        return bool(np.any(betabinom.sf(alarmed - 1, takes, above, rank) <= OFF_P))
 
     def p_value(self, peak: float) -> float:
         """Return the conformal p-value of a highest score so far: small where it is unusual."""
@@ -325,6 +354,10 @@ class SessionWatch:
         self.score = score
         self.alarms: dict[str, Alarm] = {}
         """Take to its alarm."""
+        self.won: Callable[[], Sequence[str]] = tuple
+        """Returns the attempts so far that went well without help, in order."""
+        self._watches: dict[str, FailureWatch] = {}
+        self._told = False
 
     def __call__(self, rig: Any, writer: Any) -> Sequence[TakeSink]:
         """Return what watches an attempt that begins, given its rig and its journal writer."""
@@ -340,22 +373,28 @@ class SessionWatch:
                 alarm.t_s, alarm.why, alarm.p_value,
             )  # fmt: skip
 
-        joints = rig.follower.joint_names
-        return (FailureWatch(self.score, joints, rig.control_hz, rig.fps, on_alarm=alarmed),)
+        if not self._told and (doubt := self.doubt()):
+            self._told = True
+            log.warning("%s", doubt)
+        joints, score = rig.follower.joint_names, self.score.here(self._peaks())
+        watch = FailureWatch(score, joints, rig.control_hz, rig.fps, on_alarm=alarmed)
+        self._watches[writer.header.info.uid] = watch
+        return (watch,)
 
-    def doubt(self, won: Collection[str]) -> str:
-        """Return what to say where takes that went well alarm more often than they may, or "".
+    def _peaks(self) -> list[float]:
+        return [self._watches[uid].peak for uid in self.won() if uid in self._watches]
 
-        Args:
-            won: uids of those that went well without help.
-        """
-        alarmed = sum(uid in self.alarms for uid in won)
-        if self.score is None or self.score.alarms_p(alarmed, len(won)) > 0.05:
+    def doubt(self) -> str:
+        """Return what to say where what went well alarmed more often than it may, or ""."""
+        peaks = self._peaks()
+        if self.score is None or not self.score.is_off(peaks):
             return ""
+        alarmed = sum(peak > self.score.threshold(FALSE_ALARMS) for peak in peaks)
         return (
-            f"{alarmed} of {len(won)} attempts that went well raised an alarm, stated: "
-            f"{FALSE_ALARMS:.0%}. The failure score isn't calibrated here. Fit it to episodes that "
-            "went well on this station: --watch=DIR."
+            f"{alarmed} of {len(peaks)} attempts that went well looked like failures, stated: "
+            f"{FALSE_ALARMS:.0%}. The failure score isn't calibrated here: it raises no alarm "
+            f"until {ENOUGH} attempts went well, and goes by these from then on. To fit it to "
+            "episodes that went well on this station: --watch=DIR."
         )
 
 
@@ -370,21 +409,21 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
     Raises:
         UnusableInputError: too few successful takes.
     """
-    score, enough = None, math.ceil(1 / FALSE_ALARMS)
+    score = None
     if watch == "auto" and is_embedded:
         shipped = shipped_score()
         score = shipped if shipped.policy == policy_id else None
     elif watch == "auto":
         log.warning(
             "Not watched for failures: the score that ships isn't calibrated here. With %s "
-            "episodes that went well on this station: --watch=DIR.", enough,
+            "episodes that went well on this station: --watch=DIR.", ENOUGH,
         )  # fmt: skip
     elif watch != "never":
         score = score_of(list(load_takes(Path(watch))), watch)
     if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
         raise UnusableInputError(
             f"{score.name}: {len(score.peaks)} episodes that went well are too few for a "
-            f"false-alarm rate of {FALSE_ALARMS:g}: record {enough}."
+            f"false-alarm rate of {FALSE_ALARMS:g}: record {ENOUGH}."
         )
     return SessionWatch(score)
 

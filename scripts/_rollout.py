@@ -23,7 +23,7 @@ from gaploop.collect.session_options import check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.failure_analysis.live import SessionWatch, session_watch
 from gaploop.failure_analysis.success import load_detector
 from gaploop.finetune.factors import settings
@@ -77,6 +77,7 @@ def run(config: Any) -> int:
         Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         stall, has_person=bool(leads), drives_between=not is_embedded,
     )  # fmt: skip
+    watched.won = lambda: driver.attempts.won
     station = station_for(config.robot, config.station)
     if config.reset != "person":
         driver.attempts.resetter = _resetter(config, station, policy.fps, drives)
@@ -205,9 +206,7 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
         alone = sum(reset["by"] != "person" for reset in resets)
         text += f" {alone} of {len(resets)} scenes put back by the robot, the others by a person."
     options.emit(config.json, summary, text)
-    won = {take.uid for take in end.takes if take.outcome is Outcome.SUCCESS}
-    won = {uid for uid in won if uid in notes and not notes[uid].interventions}
-    if doubt := watched.doubt(won):
+    if doubt := watched.doubt():
         log.warning("%s", doubt)
     if end.trip:
         log.error("%s", end.trip)
