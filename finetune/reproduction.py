@@ -528,6 +528,8 @@ def reweighed(
             total = sum(weights.values()) + none or 1.0
             shares = {d: w / total for d, w in weights.items()}
             named = tuple(c for c in station.named if shares.get(c, 0.0) >= LEAST_SHARE)
+            # What fails of itself, or for what wasn't measured, may have brought this one about.
+            named = named if 2.0 * sum(shares[c] for c in named) > 1.0 else ()
             take = replace(
                 take, dimensions=shares, none=max(0.0, 1.0 - math.fsum(shares.values())),
                 named=named, abstained=not named, candidates=(), by="reproduction",

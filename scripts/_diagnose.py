@@ -13,10 +13,10 @@ from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.run_record import file_input, takes_input, write_run
 from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
-from gaploop.core.twin import load_twin
+from gaploop.core.twin import Twin, load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.absolute.examine import examine
-from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
+from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.lerobot_read import load_takes
@@ -35,7 +35,7 @@ from gaploop.failure_analysis.factors import attempted, trials_of
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
 from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
-from gaploop.failure_analysis.planning.remedies import PlanContext
+from gaploop.failure_analysis.planning.remedies import DELAY, SLUGGISH, PlanContext
 from gaploop.failure_analysis.reference import (
     LEAST_TAKES,
     Reference,
@@ -63,6 +63,8 @@ from gaploop.sim.recolour import THE_CELLS, recoloured_take
 PLANNED = 50
 """Takes that the report's plan may ask for."""
 INCONCLUSIVE = 3
+HAS_IT = "The twin has it"
+"""What needs no mending before its remedies are weighed."""
 
 
 def run(config: DiagnoseConfig) -> int:
@@ -75,6 +77,8 @@ def run(config: DiagnoseConfig) -> int:
         return _save_reference(config, config.save_reference)
     _scene(config)  # a wrong file is told before minutes of work
     report = _examined(config)
+    if report is not None and config.twin is not None:
+        report.findings = [_in_twin(finding, load_twin(config.twin)) for finding in report.findings]
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
     if report is not None and report.findings:
@@ -125,6 +129,15 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
             ]
             report.rank()
     return report
+
+
+def _in_twin(finding: AbsoluteFinding, twin: Twin) -> AbsoluteFinding:
+    """Return a finding without what a twin rules out: a late arm that it has is no wrong fps."""
+    late = [p for p in twin.parameters if p.differs and p.mechanism in (DELAY, *SLUGGISH)]
+    if finding.kind != "action_lag" or not late:
+        return finding
+    has = ", ".join(f"{p.key} {p.estimate:.3g} {p.unit}" for p in late)
+    return replace(finding, not_told_apart="", command=f"{HAS_IT} ({has}): its cost is below.")
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -195,7 +208,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             object_hue_deg=THE_CELLS.object_hue_deg if scene.object_is_stated else None,
         )
     if report is not None:
-        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
+        mend = [f for f in shown_alone(report) if not f["fix"].startswith(HAS_IT)]
+        alone = {"deployment": deployment(report, found), "shown_alone": mend}
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:

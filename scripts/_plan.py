@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,18 @@ def _tried(planned: PlanResult, diagnosis: Diagnosis, ask: PlanRequest) -> PlanR
             "--twin=station_twin.yaml; gaploop identify makes it."
         )
     stderr = options.console(stderr=True)
+
+    def typed(words: Sequence[str]) -> None:
+        with options.progress(f"Carrying out gaploop {words[0]}"):
+            in_a_process(words)
+
     leading = list(dict.fromkeys(item.dimension for item in planned.plan.items))
     tried = try_remedies(
         ask.about,
         leading,
         ask.image_policy,
         say=lambda line: stderr.print(line, highlight=False, markup=False, soft_wrap=True),
-        type_command=in_a_process,
+        type_command=typed,
     )
     return plan_for(diagnosis, replace(ask, about=replace(ask.about, tried=tried)))
 

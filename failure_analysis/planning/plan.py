@@ -50,6 +50,7 @@ from gaploop.failure_analysis.planning.remedies import (
     STEPS,
     PlanContext,
     RemedyOffer,
+    better_policy,
     commands,
     identify_first,
     machine_hours,
@@ -517,10 +518,11 @@ def _notes(
     ]
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
+        how, typed = better_policy(ask.about)
         notes.append(
-            "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
-            "more simulated episodes (gaploop finetune --policy.type=act), then roll out and "
-            "diagnose again; no episodes of this station fix that."
+            f"Fix the policy first: it fails in the nominal simulation, too. {how}, then roll out "
+            "and diagnose again; no episodes of this station fix that."
+            + (f" → {typed}" if typed else "")
         )
     if n and named < LEAST_TAKES and not failures.by_station:
         notes.append(
@@ -528,7 +530,7 @@ def _notes(
             "before more than a few episodes are paid for. Roll out ten more and diagnose again, "
             f"or label what you saw (gaploop label).{channels}"
         )
-    elif 3 * named < 2 * n:
+    elif 3 * named < 2 * n and not failures.by_station:
         notes.append(
             f"{n - named} of {n} failures have no named cause; they count by their posterior. "
             f"Label a dozen by hand before a long campaign (gaploop label).{channels}"

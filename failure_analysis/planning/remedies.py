@@ -389,9 +389,13 @@ class PlanContext:
     @property
     def can_train(self) -> bool:
         """Whether demonstrations can be recorded in the twin, and the policy learns from them."""
-        is_script = ":" in self.policy and not Path(self.policy).exists()
         shown = "scene" in self.world or "--policy.path=" in self.record_with
-        return not self.world or (shown and not is_script and self.policy != DEMONSTRATOR)
+        return not self.world or (shown and not self.is_script and self.policy != DEMONSTRATOR)
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the policy is a function or class, which nothing trains."""
+        return ":" in self.policy and not Path(self.policy).exists()
 
 
 @dataclass(frozen=True)
@@ -534,6 +538,29 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     return tuple(shlex.join(["gaploop", *line]) for line in lines)
 
 
+def better_policy(about: PlanContext | None) -> tuple[str, str]:
+    """Return how a policy that fails of itself gets better, and a command for it, or ""."""
+    if about is None or not about.world:
+        return "Train it longer or on more simulated episodes", "gaploop finetune --policy.type=act"
+    if about.is_script or about.policy == DEMONSTRATOR:
+        return f"Mend {about.policy}", ""
+    who = shlex.split(about.record_with) or [f"--policy.path={DEMONSTRATOR}"] * (
+        "scene" in about.world
+    )
+    line = ["gaploop", "evaluate", *who, *_world_options(about), SHOWN_FROM, "--n=100"]
+    typed = shlex.join([*line, "--dataset.root=more"]) if who else ""
+    return "Train it longer (--steps) or on more demonstrations", typed
+
+
+def _world_options(about: PlanContext) -> list[str]:
+    """Return the options that name somebody's own simulation."""
+    return [
+        f"--{'' if name == 'roles' else 'env.'}{name}="
+        f"{json.dumps(value) if isinstance(value, Mapping) else value}"
+        for name, value in about.world.items() if value != {}
+    ]  # fmt: skip
+
+
 def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
     """Return what training on `takes`, if any, and evaluating take of one core [h]."""
     seconds = ROLLOUTS * MACHINE_S["rollout"]
@@ -557,11 +584,7 @@ def commands(
     policy, env = f"--policy.path={about.policy}", "env."
     if about.world:
         twin, env = [f"--twin={about.twin_file}"], ""
-        here = [
-            f"--{'' if name == 'roles' else 'env.'}{name}="
-            f"{json.dumps(value) if isinstance(value, Mapping) else value}"
-            for name, value in about.world.items() if value != {}
-        ]  # fmt: skip
+        here = _world_options(about)
 
     def record(name: str, takes: int, *options: str) -> list[str]:
         where = [f"--dataset.root={about.folder / name}", f"--dataset.num_episodes={takes}"]

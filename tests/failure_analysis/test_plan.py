@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
+from gaploop.core.twin import Twin, TwinParameter
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.failure_analysis.diagnosis import (
@@ -40,6 +41,7 @@ from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, 
 from gaploop.failure_analysis.planning.remedies import REMEDIES, PlanContext
 from gaploop.failure_analysis.report.report import deployment_lines
 from gaploop.failure_analysis.signals.registry import Evidence
+from gaploop.scripts._diagnose import _in_twin
 
 D = GapDimension
 DIMENSIONS = [d.value for d in D]
@@ -342,6 +344,19 @@ def test_what_episodes_show_by_themselves_is_mended_before_anything_is_measured(
     assert plan.stop.startswith("Don't collect yet: mend")
     assert plan.notes[0].startswith("Mend first: At rest lift stands off")
     assert plan.notes[0].endswith(f" → {fix}")
+
+
+def test_a_delay_that_the_twin_has_is_no_wrong_fps() -> None:
+    """`diagnose --twin` said to look at fps, and the plan to mend it first, beside the cause."""
+    report = AbsoluteReport(Path())
+    apart = "a slow arm, a wrong fps"
+    report.add("action_lag", "", "It is late", range(5), 5, "Look at fps", 9.0, apart=apart)
+    name = "actuator_response.latency.latency_s"
+    late = TwinParameter(name, "s", 0.0, 0.481, (0.47, 0.49))
+    found, none = (_in_twin(report.findings[0], Twin("lab", "so101", p)) for p in ((late,), ()))
+    assert none == report.findings[0]
+    assert found.command == "The twin has it (latency_s 0.481 s): its cost is below."
+    assert "fps" not in found.line()
 
 
 def test_bad_budgets_are_refused() -> None:

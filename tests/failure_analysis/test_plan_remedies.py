@@ -38,6 +38,7 @@ from gaploop.failure_analysis.planning.remedies import (
     machine_hours,
     offers,
 )
+from gaploop.failure_analysis.station import POLICY
 from gaploop.scripts import _arguments
 from gaploop.scripts.cli import config_class_of, main, positional
 from gaploop.sim import recalibration
@@ -444,6 +445,35 @@ def test_measuring_comes_first_where_experiments_and_nothing_here_say_so(
     assert first.startswith("Mend first")
     ladder["identify"] = {"points": [27, -2, 52], "stations": 5}
     assert not told(D.ACTUATOR_RESPONSE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "world", "said", "typed"),
+    [
+        ("base", {}, "more simulated episodes", "finetune --policy.type=act"),
+        ("me/act", {"scene": "s.yaml"}, "--steps", "evaluate --policy.path=demonstrator --env.sce"),
+        ("me/act", {"gym": "gym_follow/Follow-v0"}, "--steps", ""),
+        ("my_lab:act", {"scene": "s.yaml"}, "Mend my_lab:act", ""),
+    ],
+)
+def test_a_policy_that_fails_of_itself_is_trained_where_it_was(
+    policy: str, world: dict[str, Any], said: str, typed: str, tmp_path: Path
+) -> None:
+    """The cell's training command was printed in the simulation of somebody else."""
+    known = replace(about(tmp_path, SIZE), policy=policy)
+    assert known.twin is not None
+    known = replace(known, twin=replace(known.twin, world=world))
+    found = diagnosed({D.OBJECT_PROPERTY.value: 0.5})
+    weak = {"reproduction": {"failing": {"nominal": [0.5, 0.3, 0.7]}, "costs": []}}
+    weak |= {"station": {"named": [POLICY]}}
+    ask = PlanRequest(Budget(takes=20), expected_curves(), about=known)
+    plan = plan_for(replace(found, summary={**found.summary, **weak}), ask).plan
+    (note,) = [n for n in plan.notes if n.startswith("Fix the policy first")]
+    words, _, command = note.partition(" → ")
+    assert said in words
+    assert command.removeprefix("gaploop ").startswith(typed)
+    assert bool(command) == bool(typed)
+    assert not command or parsed(command)
 
 
 def test_a_script_is_not_trained(tmp_path: Path) -> None:

@@ -332,6 +332,15 @@ def test_takes_get_the_stations_causes_and_keep_what_they_show() -> None:
     assert itself.none > 0.5
 
 
+def test_where_the_policy_fails_as_often_of_itself_no_episode_has_a_clear_cause() -> None:
+    """A policy failed in half of the nominal scenes: 12 of 12 episodes were blamed on the drive."""
+    weak = reproduce(station(12, 0), twin(BACKLASH), cell({BACKLASH: 0.45}, nominal=0.5))
+    verdict = combined(weak, EVEN, 0.5, 12)
+    assert set(verdict.named) == {POLICY, "actuator_response"}
+    takes = reweighed([told(str(uid), 0.1) for uid in range(12)], weak, verdict)
+    assert all(take.abstained and take.leaning == "actuator_response" for take in takes)
+
+
 def test_what_nobody_can_measure_keeps_what_all_takes_lean_to() -> None:
     """A plan was empty where people had pushed in every take: nine causes had a tenth each."""
     take = told("pushed", 0.05, human_behavior=0.7)
