@@ -65,7 +65,7 @@ def action_error(
         policy_path: as for `load_policy`.
         root: the dataset's folder.
         episodes: the held-out episodes.
-        select: which of them count, see `selection.SELECTIONS`.
+        select: which of them count, see `vocabulary.SELECTIONS`.
         seed: of the bootstrap.
 
     Raises:

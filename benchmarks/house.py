@@ -89,7 +89,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "labels only by command; nobody sees an episode beside its signals",
     ),
     "edit, merge, harmonise": (
-        "datasets/edit scripts/edit.py",
+        "datasets/edit scripts/edit.py scripts/_edit.py",
         "datasets of several stations are put together by hand-written scripts",
     ),
     "gaps": ("sim/gaps", "no cell to try a diagnosis, a remedy or a base in"),

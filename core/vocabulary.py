@@ -178,6 +178,12 @@ class Domain(StrEnum):
     """The embedded 'real' cell: simulation with injected gaps. Always reported as sim-to-sim."""
 
 
+SELECTIONS: Final = {
+    "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
+    "successful": "every successful episode whole, whoever drove",
+    "all": "every episode that isn't discarded or interrupted, whatever its outcome",
+}
+"""Which episodes are learned from."""
 CONDITIONS: Final[dict[str, str]] = {
     "background": "a background named in the station file",
     "lighting": "a lighting named in the station file",
@@ -219,6 +225,16 @@ def _member[E: StrEnum](enum: type[E], kind: str, name: str, where: str) -> E:
         return enum(name)
     except ValueError:
         raise unknown_choice(kind, name, [m.value for m in enum], where) from None
+
+
+def check_selection(select: str, option: str = "--select") -> None:
+    """Check that `select` is one of `SELECTIONS`.
+
+    Raises:
+        UnknownChoiceError: it isn't.
+    """
+    if select not in SELECTIONS:
+        raise unknown_choice("selection", select, SELECTIONS, option)
 
 
 # -- units of joints, as options call them and as episodes note them ---------------------------

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gaploop.core import journal_format, labels, platform_calls
@@ -126,8 +125,8 @@ def rows_of(root: Path, uids: Collection[str]) -> list[dict[str, Any]]:
         if not set(EPISODE_COLUMNS) <= set(pq.read_schema(path).names):
             continue
         table = read_parquet(path, list(EPISODE_COLUMNS))
-        wanted = pc.is_in(table["gap_uid"], pa.array(list(uids), pa.string()))
-        found += table.filter(wanted).to_pylist()
+        wanted = [uid in uids for uid in table["gap_uid"].to_pylist()]
+        found += table.filter(pa.array(wanted, pa.bool_())).to_pylist()
     return found
 
 

@@ -525,3 +525,10 @@ def parse_episodes(text: str, total: int) -> list[int]:
     if not chosen:
         raise UnusableInputError(f"--episodes={text} names no episode; there are {total}.")
     return sorted(set(chosen))
+
+
+def numbers(values: Sequence[object], at_most: int = 8) -> str:
+    """Return a short list of numbers or names, such as `3, 7, 8 and 12 more`."""
+    shown = ", ".join(str(v) for v in values[:at_most])
+    more = len(values) - at_most
+    return f"{shown} and {more} more" if more > 0 else shown

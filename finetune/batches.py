@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, check_selection
 from gaploop.datasets import columns, layout
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.sources import OpenMixture, check_selection, span_ends, wanted_frames
+from gaploop.datasets.mixing.sources import OpenMixture, span_ends, wanted_frames
 from gaploop.datasets.v3_files import load_frames
 
 type Float32Array = NDArray[np.float32]

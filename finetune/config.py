@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan, load_plan
+from gaploop.core.vocabulary import check_selection
 from gaploop.datasets.cache.folder import CacheOptions
-from gaploop.datasets.mixing.sources import check_selection
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
     LORA,

@@ -21,8 +21,9 @@ from gaploop.datasets.absolute.examine import compare_sets, examine, training_se
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.check import dataset
 from gaploop.datasets.check.dataset import FixOptions, FixReport, fix, looks_like_dataset, plan
-from gaploop.datasets.check.findings import ERROR, Finding, numbers
+from gaploop.datasets.check.findings import ERROR, Finding
 from gaploop.datasets.hub.target import HUB, is_hub_address
+from gaploop.datasets.layout import numbers
 from gaploop.scripts import options
 from gaploop.scripts.check import CheckConfig
 from gaploop.scripts.cli import command

@@ -9,8 +9,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, write_json
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.layout import parse_episodes, read_info
+from gaploop.datasets.layout import numbers, parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"

@@ -18,7 +18,6 @@ from gaploop.core.files import write_json
 from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.station import load_station
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels import (
     LabelStore,
     history,
@@ -28,7 +27,7 @@ from gaploop.datasets.labels import (
     value_of,
     where,
 )
-from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.layout import EpisodeRow, numbers
 from gaploop.scripts import options
 from gaploop.scripts.options import counted, emit, progress, required
 

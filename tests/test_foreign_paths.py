@@ -294,10 +294,10 @@ failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_types.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_types.py:named_registries | Path(home) / folder | ours
 collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-scripts/demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
-scripts/demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
-scripts/demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
-scripts/demo.py:run_demo | folder / f'cell_{name}' | ours
+scripts/_demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
+scripts/_demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
+scripts/_demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
+scripts/_demo.py:run_demo | folder / f'cell_{name}' | ours
 scripts/push.py:_kind | folder / part | ours
 finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user
 finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -307,9 +307,9 @@ sim/lerobot_worlds.py:config_of | Path(given['scene']) | user
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/_check.py:_root | Path(config.roots[0]) | user
 scripts/_diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
-scripts/edit.py:finish | Path(one['root']) | ours
-scripts/edit.py:finish | Path(part['root']) | ours
-scripts/edit.py:finish | target / name | user
+scripts/_edit.py:finish | Path(one['root']) | ours
+scripts/_edit.py:finish | Path(part['root']) | ours
+scripts/_edit.py:finish | target / name | user
 scripts/_diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/_gate.py:example_suite | Path(gate_package.__path__[0]) | ours
 scripts/_identify.py:_folder | first.parent / f'{first.name}_twin' | user

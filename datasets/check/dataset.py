@@ -37,7 +37,7 @@ from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check import description, episodes, frames, gaps, stats, videos
 from gaploop.datasets.check.episodes import fix_episodes, fix_tasks, known_places, read_old
-from gaploop.datasets.check.findings import ERROR, Finding, Findings, FixAction, FixDraft, numbers
+from gaploop.datasets.check.findings import ERROR, Finding, Findings, FixAction, FixDraft
 from gaploop.datasets.check.frames import scan_frames
 from gaploop.datasets.check.gaps import fix_labels
 from gaploop.datasets.check.stats import fix_stats
@@ -53,6 +53,7 @@ from gaploop.datasets.check.videos import (
 )
 from gaploop.datasets.edit.compose import EDIT_SCHEMA, dataset_hash, read_run
 from gaploop.datasets.formats.lerobot_v2 import is_v2
+from gaploop.datasets.layout import numbers
 from gaploop.datasets.v3_files import numeric_features
 from gaploop.datasets.video import count_frames
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.check.description import read_object
-from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, numbers, reason
+from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, reason
 from gaploop.datasets.check.frames import Rows, Scan, WholeEpisode
 from gaploop.datasets.check.stats import differing_episodes
 from gaploop.datasets.check.videos import Camera, Place, numbers_of
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.layout import DatasetInfo, numbers
 from gaploop.datasets.v3_files import matrix, write_episodes, write_tasks
 from gaploop.datasets.whole_stats import of_pictures, of_rows
 

@@ -18,6 +18,7 @@ from gaploop.core import errors
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.datasets import layout
+from gaploop.datasets.layout import numbers
 
 ERROR: Final = "error"
 """Training on it fails or teaches something wrong."""
@@ -125,13 +126,6 @@ class Findings:
 def reason(error: BaseException) -> str:
     """Return what an error says, in one short line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def numbers(values: Sequence[object], at_most: int = 8) -> str:
-    """Return a short list of numbers or names, such as `3, 7, 8 and 12 more`."""
-    shown = ", ".join(str(v) for v in values[:at_most])
-    more = len(values) - at_most
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 @dataclass(frozen=True)

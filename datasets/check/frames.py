@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.description import NUMBERS, first_schema, read_object
-from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, numbers, reason
+from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, reason
 from gaploop.datasets.check.parquet_salvage import salvage
 from gaploop.datasets.columns import ACTION, STATE
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.layout import DatasetInfo, numbers
 from gaploop.datasets.v3_files import (
     BATCH_ROWS,
     INDICES,

@@ -36,12 +36,11 @@ from gaploop.datasets.check.findings import (
     Finding,
     Findings,
     FixDraft,
-    numbers,
 )
 from gaploop.datasets.check.frames import Scan, WholeEpisode
 from gaploop.datasets.columns import STATE
 from gaploop.datasets.episodes_table import apply_labels, bring_events
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.layout import DatasetInfo, numbers
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path, telemetry_rows
 
 TELEMETRY_BYTES: Final = 512 * 1024**2

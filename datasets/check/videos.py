@@ -29,10 +29,10 @@ from PIL import Image
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
-from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft, numbers, reason
+from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft, reason
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Rows
 from gaploop.datasets.check.stats import stat_columns
-from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
+from gaploop.datasets.layout import DatasetInfo, data_files, episode_files, numbers
 from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, shown_frames, video_index
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.run_record import write_record
 from gaploop.core.vocabulary import Domain, noted
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.differences import profile, require_same
 from gaploop.datasets.edit.compose import (
     EDIT_SCHEMA,
@@ -38,7 +37,7 @@ from gaploop.datasets.edit.compose import (
     source_of,
     spans,
 )
-from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.layout import EpisodeRow, numbers
 
 
 @dataclass(frozen=True)

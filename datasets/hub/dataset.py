@@ -36,12 +36,13 @@ from gaploop.core.paths import refuse_links_out
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.findings import ERROR, numbers
+from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose, require_dataset_consent
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
+from gaploop.datasets.layout import numbers
 from gaploop.datasets.people import PeopleDetector, blurred, note_people, people_record
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {

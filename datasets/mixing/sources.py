@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import SELECTIONS, Outcome, TakeKind, check_selection
 from gaploop.datasets import columns, layout
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.labels import queried_values, where
@@ -45,7 +45,7 @@ class SourceSpec:
     """One source of a mixture.
 
     Attributes:
-        select: which takes, see `selection.SELECTIONS`.
+        select: which takes, see `vocabulary.SELECTIONS`.
         where: only takes that this query chooses, see `query`; all of them if empty.
     """
 
@@ -172,23 +172,8 @@ def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
     return [share * size / total for size in sizes]
 
 
-SELECTIONS: Final = {
-    "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
-    "successful": "every successful episode whole, whoever drove",
-    "all": "every episode that isn't discarded or interrupted, whatever its outcome",
-}
 log = logging.getLogger(__name__)
 _GONE: Final = (Outcome.DISCARDED, Outcome.INTERRUPTED)
-
-
-def check_selection(select: str, option: str = "--select") -> None:
-    """Check that `select` is one of `SELECTIONS`.
-
-    Raises:
-        UnknownChoiceError: it isn't.
-    """
-    if select not in SELECTIONS:
-        raise unknown_choice("selection", select, SELECTIONS, option)
 
 
 def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> list[EpisodeRow]:

@@ -21,8 +21,8 @@ from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
-from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.layout import numbers
 from gaploop.datasets.lerobot_read import pictures_at
 from gaploop.failure_analysis.camera_check import CameraReport
 from gaploop.failure_analysis.cohort import (

@@ -25,9 +25,8 @@ from gaploop.core.take import Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import MOVES_RAD, joint_units, named, plainly_radians
 from gaploop.datasets.absolute.recording import is_grip
-from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels import open_labelled
-from gaploop.datasets.layout import is_dataset
+from gaploop.datasets.layout import is_dataset, numbers
 
 log = logging.getLogger(__name__)
 NORMALISED: Final = ("koch_follower", "omx_follower")

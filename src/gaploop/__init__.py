@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.scripts._finetune import finetune as finetune
     from gaploop.scripts._gate import gate as gate
     from gaploop.scripts._plan import plan as plan
-    from gaploop.scripts.publish import publish as publish
+    from gaploop.scripts._publish import publish as publish
     from gaploop.scripts.record import record as record
     from gaploop.sim.cell import SimCell as SimCell
     from gaploop.teleop.safety import SafetyFilter as SafetyFilter
@@ -55,7 +55,7 @@ os.environ.setdefault("LP_NUM_THREADS", "0")
 
 _NAMES = {
     "record": "scripts.record",
-    "publish": "scripts.publish",
+    "publish": "scripts._publish",
     "check": "scripts._check",
     "load_takes": "datasets.lerobot_read",
     "diagnose": "scripts._diagnose",

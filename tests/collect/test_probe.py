@@ -23,9 +23,9 @@ from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.journal_format import read_journal
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import SELECTIONS, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish_takes
-from gaploop.datasets.mixing.sources import SELECTIONS, wanted_episodes
+from gaploop.datasets.mixing.sources import wanted_episodes
 from gaploop.sim.catalogue import SO101
 from gaploop.teleop.leaders.controls import MotionOptions
 

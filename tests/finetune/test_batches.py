@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import SELECTIONS, Domain, Outcome, TakeKind
 from gaploop.datasets.mixing.mixture import MixtureStage
-from gaploop.datasets.mixing.sources import SELECTIONS
 from gaploop.finetune.batches import MixedBatches, TrainingSource, check_signature, load_source
 
 type MakeSource = Callable[..., TrainingSource]

@@ -565,11 +565,11 @@ def test_a_demo_that_was_stopped_tells_the_time_of_all_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A demo that took eleven minutes and was run once more said "0.7 min"."""
-    from gaploop.scripts import demo
+    from gaploop.scripts import _demo as demo
 
     now_s = iter([0.0, 300.0, 1000.0, 1012.0])
     clock = SimpleNamespace(monotonic=lambda: next(now_s))
-    monkeypatch.setattr("gaploop.scripts.demo.time", clock)
+    monkeypatch.setattr("gaploop.scripts._demo.time", clock)
     with pytest.raises(KeyboardInterrupt), demo._timed(tmp_path):
         raise KeyboardInterrupt
     with demo._timed(tmp_path):
