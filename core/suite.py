@@ -52,6 +52,8 @@ class SuiteTask:
         threshold: a reward model's score from here on is a success.
         timeout_s: an attempt ends after this [s].
         min_pass_rate: a candidate that succeeds less often is not promoted.
+        candidate_speed: share of its speed that the candidate drives at, as of `gaploop evaluate
+            --speed_scale`; a command is told it as {speed_scale}.
     """
 
     task: str
@@ -67,12 +69,17 @@ class SuiteTask:
     threshold: float = 0.5
     timeout_s: float = ranged(60.0, 0.1, 3600)
     min_pass_rate: float = ranged(0.85, 0, 1)
+    candidate_speed: float = ranged(1.0, 0.01, 1)
 
     @property
     def name(self) -> str:
         """The task with everything that is set up for it, in one line."""
         settings = {**self.conditions, **self.gaps}
         return ", ".join([self.task, *(f"{key}={value}" for key, value in settings.items())])
+
+    def speed(self, side: str) -> float:
+        """Share of its speed that a side's policy drives at."""
+        return self.candidate_speed if side == "candidate" else 1.0
 
     @property
     def is_told(self) -> bool:

@@ -197,7 +197,7 @@ def fit_world(
         found.append(best)
     parameters += [p for tried in found for p in _parameters(tried, fitter)]
     unlike = before if parameters else nominal
-    shares = {"states": 0, "pictures": 1}
+    shares = {"states": 0} | ({"pictures": 1} if any(s.shown for s in fitter.starts) else {})
     fit = {
         "takes": len(fitter.starts),
         "open_loop_error_before": {k: float(nominal[:, c].mean()) for k, c in shares.items()},

@@ -106,12 +106,12 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
     if config.policy.path and not options.is_script(config.policy.path):
-        from gaploop.datasets.absolute.checkpoint import read_checkpoint
-        from gaploop.finetune.lerobot_open_loop import examine_policy
-        from gaploop.finetune.lerobot_policy import resolve
-
         trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
         with options.progress("Asking the policy about these rows"):
+            from gaploop.datasets.absolute.checkpoint import read_checkpoint
+            from gaploop.finetune.lerobot_open_loop import examine_policy
+            from gaploop.finetune.lerobot_policy import resolve
+
             examine_policy(
                 config.policy.path, root, report, demonstrations=False, trained_on=trained
             )
@@ -133,10 +133,11 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
 
 def _in_twin(finding: AbsoluteFinding, twin: Twin) -> AbsoluteFinding:
     """Return a finding without what a twin rules out: a late arm that it has is no wrong fps."""
-    late = [p for p in twin.parameters if p.differs and p.mechanism in (DELAY, *SLUGGISH)]
-    if finding.kind != "action_lag" or not late:
+    like = {"action_lag": (DELAY, *SLUGGISH), "speed_limit": SLUGGISH}.get(finding.kind, ())
+    same = [p for p in twin.parameters if p.differs and p.mechanism in like]
+    if not same:
         return finding
-    has = ", ".join(f"{p.key} {p.estimate:.3g} {p.unit}" for p in late)
+    has = ", ".join(f"{p.key} {p.estimate:.3g} {p.unit}" for p in same)
     return replace(finding, not_told_apart="", command=f"{HAS_IT} ({has}): its cost is below.")
 
 

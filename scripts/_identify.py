@@ -337,8 +337,8 @@ def _world_lines(config: IdentifyConfig, twin: Twin) -> str:
     before, after = (fit[f"open_loop_error_{when}"] for when in ("before", "after"))
     lines = [f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['replays']} replays"]
     lines += [f"  differs: {describe(p)}" for p in twin.parameters]
-    beside = "beside it, " if twin.parameters else ""
-    lines += [f"  not named: {beside}{fit['abstained']}"] if fit["abstained"] else []
+    named = "the rest" if twin.parameters else "not named"
+    lines += [f"  {named}: {fit['abstained']}"] if fit["abstained"] else []
     if not twin.parameters and not fit["abstained"]:
         lines.append("  nothing differs: as it is, the simulation does what the episodes show")
     lines += [

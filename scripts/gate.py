@@ -55,8 +55,8 @@ class GateConfig:
     stage: str = "full"
     """Go as far as this stage: sim, hardware, canary or full."""
     command: str = ""
-    """Runs one attempt on the station; {policy} {out} {instruction} {timeout_s} {scene} are filled
-    in. Without it, run whatever OUTPUT_DIR/now/policy points to."""
+    """Runs one attempt on the station; {policy} {out} {instruction} {timeout_s} {scene}
+    {speed_scale} are filled in. Without it, run whatever OUTPUT_DIR/now/policy points to."""
     reset: str = "person"
     """Who puts the scene back on a station: person, who is asked, or script or the folder of a
     policy, which --command, a gaploop rollout, is told."""

@@ -282,7 +282,8 @@ STEPS: Final[Mapping[str, str]] = {
     "it in the twin, then at the station.",
     "drive_slower": f"Let the policy drive at {SPEED_SCALE:g} of its speed, with as much more time "
     "for an attempt; nothing is trained. Try it in the twin, then at the station: gaploop rollout "
-    f"--speed_scale={SPEED_SCALE:g}.",
+    f"--speed_scale={SPEED_SCALE:g}. The gate judges it by the suite's candidate_speed: "
+    f"{SPEED_SCALE:g}.",
     "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
     "nominal ones mixed in, and try it in the twin, then at the station.",
     "randomise": "Record scripted demonstrations in cells that are drawn anew for every episode, "

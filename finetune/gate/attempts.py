@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 NOW: Final = "now"
 """Link in the gate's folder to the policy whose turn it is, under the same name for both."""
 ATTEMPTS: Final = "attempts"
-PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
+PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene", "speed_scale")
 START_S: Final = 120.0
 """A command may take this much longer than its task's time limit: large policies load slowly."""
 RESET_S: Final = 180.0
@@ -182,6 +182,11 @@ class StationAttempts:
                     "Give it check: module:function or success_check: operator, or have a detector "
                     "measured for --station=FILE: gaploop label DATASET --success_detector=FILE"
                 )
+            if task.candidate_speed < 1 and "{speed_scale}" not in command:
+                raise UnusableInputError(
+                    f"Task '{task.name}' has a candidate_speed, and nobody tells it the robot. Add "
+                    "--speed_scale={speed_scale} to the gaploop rollout of --command."
+                )
         _words(command, dict.fromkeys(PLACEHOLDERS, ""))
 
     def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
@@ -250,6 +255,7 @@ class StationAttempts:
             "instruction": task.instruction,
             "timeout_s": f"{task.timeout_s:g}",
             "scene": str(attempt.scene),
+            "speed_scale": f"{task.speed(attempt.side):g}",
         }
         file = out / "log.txt"  # not on the terminal: it may name the policy
         limit_s = task.timeout_s + self._start_s + (RESET_S if self._by_robot else 0.0)
@@ -383,6 +389,7 @@ def _cell_tries(
         def attempted(attempt: GateAttempt) -> AttemptResult:
             loaded[attempt.side].task = task.instruction or rig.cell.instruction
             leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
+            leader.speed_scale = task.speed(attempt.side)
             seen = list[Observation]()
             look = (seen.append,) if check else ()
             sees = rig.seen_by(loaded[attempt.side])
@@ -421,7 +428,7 @@ def _world_tries(
     config = config_of(said, f"env of task '{task.name}'")
     spec = WorldSpec(task.gaps, task.gap_seed, task.conditions, Path(roles) if roles else None)
     how = {"device": "auto", "format": policy_format}
-    drivers = {side: GymDriver(path, how) for side, path in policies.items()}
+    drivers = {side: GymDriver(path, how, task.speed(side)) for side, path in policies.items()}
     with ExitStack() as stack:
         made = dict[str, Any]()
         for side, driver in drivers.items() or {"": GymDriver("demonstrator")}.items():

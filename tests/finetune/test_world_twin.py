@@ -13,10 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.suite import SuiteTask
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_read import load_takes
+from gaploop.finetune.gate.attempts import cell_attempts
+from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.world_twin import _Replays, fit_world
 from gaploop.scripts.cli import main
@@ -87,6 +90,13 @@ def chase(observation: NDArray[Any]) -> NDArray[Any]:
 
 
 SCRIPT = f"{__name__}:chase"
+COUNTED: list[NDArray[Any]] = []
+
+
+def counted(observation: NDArray[Any]) -> NDArray[Any]:
+    """Do the same, and keep what was asked."""
+    COUNTED.append(observation)
+    return chase(observation)
 
 
 def recorded(root: Path, gaps: dict[str, float]) -> list[Take]:
@@ -103,6 +113,7 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> No
     assert (takes[0].frames.environment_state == takes[0].frames.state).all()
     twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
     assert twin.mechanisms == ("actuator_response.latency",)
+    assert set(twin.fit["open_loop_error_after"]) == {"states"}  # no pictures, no error of them
     path = tmp_path / "twin.yaml"
     save_twin(twin, path)
     assert load_twin(path).world == {**ENV, "kwargs": {}}
@@ -287,6 +298,19 @@ def test_driving_slower_passes_through_the_same_targets_in_more_time() -> None:
         # The first target stands for where the arm is; from there on each is a share of the way.
         ways = scale * np.arange(1, round(STEPS / scale) + 1) - 1.0
         np.testing.assert_allclose(sent, 0.01 * np.maximum(ways, 0.0), atol=1e-6)
+
+
+def test_a_gate_lets_the_candidate_drive_slower() -> None:
+    """What a plan advised, to drive slower, was the same policy again: no gate could judge it."""
+    task = SuiteTask("follow", env=ENV, success_check="script", candidate_speed=0.5)
+    policies = {side: Path(f"{__name__}:counted") for side in ("baseline", "candidate")}
+    asked = list[int]()
+    with cell_attempts(policies, [task]) as attempt:
+        for side in policies:
+            COUNTED.clear()
+            attempt("sim", GateAttempt(0, 0, 0, side, 0))
+            asked.append(len(COUNTED))
+    assert asked == [STEPS, STEPS // 2]  # the environment ends an attempt itself
 
 
 def test_pulls_have_no_slower_targets() -> None:

@@ -285,6 +285,8 @@ def test_a_command_is_given_the_policy_under_a_neutral_name(tmp_path: Path) -> N
     assert log.read_text() == turn.side
     with pytest.raises(UnusableInputError, match="isn't a placeholder"):
         StationAttempts(tmp_path, policies, [TWO[0]], "run {polcy}", _yes)
+    with pytest.raises(UnusableInputError, match="nobody tells it the robot"):
+        StationAttempts(tmp_path, policies, [replace(TWO[0], candidate_speed=0.5)], "run", _yes)
     with pytest.raises(UnusableInputError, match="can't be imported"):
         StationAttempts(tmp_path, policies, [replace(check, check="os:nothing")], "", _yes)
     with pytest.raises(UnusableInputError, match="has no check"):
