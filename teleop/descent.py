@@ -99,6 +99,8 @@ class Descent:
         self.is_limp = False
         """Torque is off, or can't be taken off."""
         self.faults: tuple[str, ...] = ()
+        self.unconfirmed = ""
+        """Which servos didn't confirm that they let go, and what to do."""
         self._released = limp
 
     def run(self) -> tuple[str, ...]:
@@ -165,7 +167,8 @@ class Descent:
     def _fall(self) -> None:
         """Let go at once; wait, where motors brake the fall, until the arm is at rest."""
         self.response = Response.LET_GO
-        self.faults += let_go(self._follower)
+        failed = let_go(self._follower)
+        self.faults, self.unconfirmed = self.faults + failed, "".join(failed).partition(": ")[2]
         if getattr(self._follower, "damps", False):
             with CleanupStep():
                 self._until_still()
@@ -179,7 +182,8 @@ class Descent:
         while (now_s := clock.now_s()) - began_s < FALLS_S and now_s - still_s < RESTS_S:
             state = self._follower.read()
             q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
-            if np.isnan(at).all() or (np.abs(q - at) > STILL_RAD).any():
+            is_first = np.isnan(at).all() and not np.isnan(q).all()
+            if is_first or (np.abs(q - at) > STILL_RAD).any():  # of a pulled cable nothing is heard
                 at, still_s = q, now_s
             self._turn(state)
             clock.sleep_until(now_s + self._period_s)
@@ -222,6 +226,6 @@ def say_doing(descent: Descent | None) -> str:
     if descent.response is Response.HOLD:
         return f"The arm holds. {AGAIN}"
     if descent.response is Response.LET_GO:
-        return "The arm is let go of."
+        return descent.unconfirmed or "The arm is let go of."
     left_s = descent.lowering.left_s if descent.lowering is not None else 0.0
     return f"{LOWERING} About {left_s:.0f} s left. {AGAIN}"
