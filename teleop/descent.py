@@ -35,6 +35,7 @@ HELD_KEY_S: Final = 0.12
 """Presses closer than this are of a key that is held down [s]."""
 LOWERING: Final = "Lowering the arm: keep clear."
 AGAIN: Final = "Press again to let go of it at once."
+OFF_NOW: Final = "Torque is off now: every servo has confirmed it."
 
 
 class Presses:
@@ -189,7 +190,11 @@ class Descent:
             clock.sleep_until(now_s + self._period_s)
 
     def _off(self) -> None:
-        self.faults += take_torque_off(self._follower)
+        failed = take_torque_off(self._follower)
+        if self.unconfirmed and not failed:
+            log.warning("%s", OFF_NOW)
+            self.faults, self.unconfirmed = without_torque(self.faults), ""
+        self.faults += failed
         self.is_limp = True
 
 
@@ -207,6 +212,11 @@ def take_torque_off(follower: Follower) -> tuple[str, ...]:
     On a lossy bus a servo may miss it; it is told again while that can still come in time.
     """
     return _told_again(follower.torque_off)
+
+
+def without_torque(faults: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what else failed, once all servos have confirmed that torque is off."""
+    return tuple(fault for fault in faults if not fault.startswith("torque off: "))
 
 
 def _told_again(off: Callable[[], object]) -> tuple[str, ...]:

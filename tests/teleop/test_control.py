@@ -800,3 +800,16 @@ def test_an_arm_whose_cable_is_pulled_isnt_said_to_be_let_go_of_nor_waited_for()
     descent.run()
     assert set(seen) == {"torque off failed"}
     assert clock.now_s() < 2.0
+
+
+def test_a_servo_that_confirms_torque_off_late_isnt_told_of_at_the_end() -> None:
+    """A servo was silent for half a second, and minutes later "Switch the arm's power off" stood
+    beside an arm that had long been limp."""
+    arm, clock = Arm(frozenset({"torque off"}), after=0), ManualClock()
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s)
+    arm.damps = True  # type: ignore[attr-defined]
+    arm.torque_off = lambda **_damped: Arm.torque_off(arm)  # type: ignore[method-assign]
+    descent = Descent(arm, safety, clock, 0.05, let_go=lambda: True)
+    descent._turn = lambda _state: setattr(arm, "fails", frozenset())
+    assert descent.run() == ()
+    assert not descent.unconfirmed
