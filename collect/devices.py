@@ -31,6 +31,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
+from gaploop.teleop.descent import without_torque
 from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Turns
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 from gaploop.teleop.trips import GONE, say_reasons, say_to_do, say_trip
@@ -200,7 +201,7 @@ class ArmDevices(SessionDevices):
         with ExitStack() as undo:
             undo.callback(disconnect, rig.follower, leader, *rig.cameras, *rig.sensors)
             if self.statistics is not None:  # of the connection before
-                self._bus_faults, self._faults = self.bus_faults, self.faults
+                self._bus_faults, self._faults = self.bus_faults, without_torque(self.faults)
                 self._realtime = self.realtime
             self.filter, self.station, self.rates = rig.safety, rig.station, rig.rates
             drives = leader

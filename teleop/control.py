@@ -40,7 +40,15 @@ from gaploop.core.protocols import (
     SensorSource,
     TakeSink,
 )
-from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
+from gaploop.teleop.descent import (
+    OFF_NOW,
+    Descent,
+    Presses,
+    let_go,
+    say_doing,
+    take_torque_off,
+    without_torque,
+)
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, Turns, run_turns
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
@@ -362,7 +370,8 @@ class ControlThread:
                 failed = run_steps([("torque off", self._follower.torque_off)])
                 limp_by_s = time.monotonic() + RETRY_S if failed else math.inf
                 if self._unconfirmed and not failed:
-                    log.warning("Torque is off now: every servo has confirmed it.")
+                    log.warning("%s", OFF_NOW)
+                    self._faults = without_torque(self._faults)
                 self._unconfirmed = "".join(failed).partition(": ")[2]
             time.sleep(POLL_S)
         return False

@@ -35,6 +35,7 @@ HELD_KEY_S: Final = 0.12
 """Presses closer than this are of a key that is held down [s]."""
 LOWERING: Final = "Lowering the arm: keep clear."
 AGAIN: Final = "Press again to let go of it at once."
+OFF_NOW: Final = "Torque is off now: every servo has confirmed it."
 
 
 class Presses:
@@ -99,6 +100,8 @@ class Descent:
         self.is_limp = False
         """Torque is off, or can't be taken off."""
         self.faults: tuple[str, ...] = ()
+        self.unconfirmed = ""
+        """Which servos didn't confirm that they let go, and what to do."""
         self._released = limp
 
     def run(self) -> tuple[str, ...]:
@@ -165,7 +168,8 @@ class Descent:
     def _fall(self) -> None:
         """Let go at once; wait, where motors brake the fall, until the arm is at rest."""
         self.response = Response.LET_GO
-        self.faults += let_go(self._follower)
+        failed = let_go(self._follower)
+        self.faults, self.unconfirmed = self.faults + failed, "".join(failed).partition(": ")[2]
         if getattr(self._follower, "damps", False):
             with CleanupStep():
                 self._until_still()
@@ -179,13 +183,18 @@ class Descent:
         while (now_s := clock.now_s()) - began_s < FALLS_S and now_s - still_s < RESTS_S:
             state = self._follower.read()
             q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
-            if np.isnan(at).all() or (np.abs(q - at) > STILL_RAD).any():
+            is_first = np.isnan(at).all() and not np.isnan(q).all()
+            if is_first or (np.abs(q - at) > STILL_RAD).any():  # of a pulled cable nothing is heard
                 at, still_s = q, now_s
             self._turn(state)
             clock.sleep_until(now_s + self._period_s)
 
     def _off(self) -> None:
-        self.faults += take_torque_off(self._follower)
+        failed = take_torque_off(self._follower)
+        if self.unconfirmed and not failed:
+            log.warning("%s", OFF_NOW)
+            self.faults, self.unconfirmed = without_torque(self.faults), ""
+        self.faults += failed
         self.is_limp = True
 
 
@@ -205,6 +214,11 @@ def take_torque_off(follower: Follower) -> tuple[str, ...]:
     return _told_again(follower.torque_off)
 
 
+def without_torque(faults: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what else failed, once all servos have confirmed that torque is off."""
+    return tuple(fault for fault in faults if not fault.startswith("torque off: "))
+
+
 def _told_again(off: Callable[[], object]) -> tuple[str, ...]:
     give_up_s = time.monotonic() + LIMP_WITHIN_S
     while faults := run_steps([("torque off", off)]):
@@ -222,6 +236,6 @@ def say_doing(descent: Descent | None) -> str:
     if descent.response is Response.HOLD:
         return f"The arm holds. {AGAIN}"
     if descent.response is Response.LET_GO:
-        return "The arm is let go of."
+        return descent.unconfirmed or "The arm is let go of."
     left_s = descent.lowering.left_s if descent.lowering is not None else 0.0
     return f"{LOWERING} About {left_s:.0f} s left. {AGAIN}"

@@ -20,6 +20,7 @@ from gaploop.collect.take import follow_turns
 from gaploop.core.clock import ManualClock, Realtime, quiet_interpreter, realtime_rights
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import (
+    NO_REPLY,
     REBOOTED,
     CameraFrame,
     FloatArray,
@@ -31,6 +32,7 @@ from gaploop.core.messages import (
 )
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
+from gaploop.teleop.descent import Descent, say_doing
 from gaploop.teleop.loop import EndReason, LoopEnd, Rates
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps, undisturbed
@@ -778,3 +780,36 @@ def test_a_signal_or_a_dying_program_leaves_torque_off(
     else:
         assert did.index("torque is off") < did.index("close"), said
         assert program.returncode == 128 + numbers[0], said
+
+
+def test_an_arm_whose_cable_is_pulled_isnt_said_to_be_let_go_of_nor_waited_for() -> None:
+    """For 20 s the window said "The arm is let go of." while every servo held its last goal."""
+    arm, clock, seen = Arm(frozenset({"torque off"})), ManualClock(), list[str]()
+    arm.status, arm.after = np.array([NO_REPLY, NO_REPLY]), 0
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s)
+    arm.damps = True  # type: ignore[attr-defined]
+    arm.torque_off = lambda **_damped: Arm.torque_off(arm)  # type: ignore[method-assign]
+    descent = Descent(
+        arm,
+        safety,
+        clock,
+        0.05,
+        let_go=lambda: True,
+        turn=lambda _: seen.append(say_doing(descent)),
+    )
+    descent.run()
+    assert set(seen) == {"torque off failed"}
+    assert clock.now_s() < 2.0
+
+
+def test_a_servo_that_confirms_torque_off_late_isnt_told_of_at_the_end() -> None:
+    """A servo was silent for half a second, and minutes later "Switch the arm's power off" stood
+    beside an arm that had long been limp."""
+    arm, clock = Arm(frozenset({"torque off"}), after=0), ManualClock()
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s)
+    arm.damps = True  # type: ignore[attr-defined]
+    arm.torque_off = lambda **_damped: Arm.torque_off(arm)  # type: ignore[method-assign]
+    descent = Descent(arm, safety, clock, 0.05, let_go=lambda: True)
+    descent._turn = lambda _state: setattr(arm, "fails", frozenset())
+    assert descent.run() == ()
+    assert not descent.unconfirmed
