@@ -348,21 +348,27 @@ class FailureWatch(SignalTracker):
 
 
 class SessionWatch:
-    """Watches every attempt of a session, if there is a score that says how unusual one is."""
+    """Watches every attempt of a session, as soon as there is a score of how unusual one is.
 
-    def __init__(self, score: FailureScore | None) -> None:
-        self.score = score
+    Args:
+        score: None where there is none yet.
+        weights: of the deviations, shape (2 * len(STREAMED),), for a score that is fitted to the
+            attempts that went well once they are enough; None leaves it at `score`.
+    """
+
+    def __init__(self, score: FailureScore | None, weights: FloatArray | None = None) -> None:
+        self.score, self._weights = score, weights
         self.alarms: dict[str, Alarm] = {}
         """Take to its alarm."""
         self.won: Callable[[], Sequence[str]] = tuple
         """Returns the attempts so far that went well without help, in order."""
-        self._watches: dict[str, FailureWatch] = {}
+        self._seen: dict[str, SignalTracker] = {}
         self._told = False
 
     def __call__(self, rig: Any, writer: Any) -> Sequence[TakeSink]:
         """Return what watches an attempt that begins, given its rig and its journal writer."""
-        if self.score is None:
-            return ()
+        if self.score is None and self._weights is not None:
+            self.score = self._fitted(self._weights)
 
         def alarmed(alarm: Alarm) -> None:
             self.alarms[writer.header.info.uid] = alarm
@@ -376,13 +382,29 @@ class SessionWatch:
         if not self._told and (doubt := self.doubt()):
             self._told = True
             log.warning("%s", doubt)
-        joints, score = rig.follower.joint_names, self.score.here(self._peaks())
-        watch = FailureWatch(score, joints, rig.control_hz, rig.fps, on_alarm=alarmed)
-        self._watches[writer.header.info.uid] = watch
-        return (watch,)
+        seen: SignalTracker | None = None
+        of = rig.follower.joint_names, rig.control_hz, rig.fps
+        if self.score is not None:
+            seen = FailureWatch(self.score.here(self._peaks()), *of, on_alarm=alarmed)
+        elif self._weights is not None:
+            seen = SignalTracker(*of)
+        if seen is None:
+            return ()
+        self._seen[writer.header.info.uid] = seen
+        return (seen,)
 
     def _peaks(self) -> list[float]:
-        return [self._watches[uid].peak for uid in self.won() if uid in self._watches]
+        seen = [self._seen.get(uid) for uid in self.won()]
+        return [watch.peak for watch in seen if isinstance(watch, FailureWatch)]
+
+    def _fitted(self, weights: FloatArray) -> FailureScore | None:
+        """Return the score of what went well in this session; None where it is too little yet."""
+        tracks = [self._seen[uid].track(failed=False) for uid in self.won() if uid in self._seen]
+        tracks = [track for track in tracks if len(track.t_s)]
+        if len(tracks) < ENOUGH:
+            return None
+        log.info("Watched for failures from now on, by %s attempts that went well.", len(tracks))
+        return fit_score(tracks, weights, "this session's attempts that went well")
 
     def doubt(self) -> str:
         """Return what to say where what went well alarmed more often than it may, or ""."""
@@ -409,23 +431,25 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
     Raises:
         UnusableInputError: too few successful takes.
     """
-    score = None
-    if watch == "auto" and is_embedded:
+    score = weights = None
+    if watch == "auto":
         shipped = shipped_score()
-        score = shipped if shipped.policy == policy_id else None
-    elif watch == "auto":
+        weights = shipped.weights if is_embedded else np.ones_like(shipped.weights)
+        score = shipped if is_embedded and shipped.policy == policy_id else None
+    if watch == "auto" and not is_embedded:
         log.warning(
-            "Not watched for failures: the score that ships isn't calibrated here. With %s "
-            "episodes that went well on this station: --watch=DIR.", ENOUGH,
-        )  # fmt: skip
-    elif watch != "never":
+            "Not watched for failures until %s attempts of this session went well: the score that "
+            "ships isn't calibrated here. By episodes that went well earlier: --watch=DIR.",
+            ENOUGH,
+        )
+    elif watch not in ("auto", "never"):
         score = score_of(list(load_takes(Path(watch))), watch)
     if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
         raise UnusableInputError(
             f"{score.name}: {len(score.peaks)} episodes that went well are too few for a "
             f"false-alarm rate of {FALSE_ALARMS:g}: record {ENOUGH}."
         )
-    return SessionWatch(score)
+    return SessionWatch(score, weights)
 
 
 def shipped_score() -> FailureScore:

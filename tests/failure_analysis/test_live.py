@@ -273,3 +273,25 @@ def test_a_watch_that_is_not_calibrated_here_says_so_and_falls_silent_until_it_i
     assert caplog.text.count("isn't calibrated here") == 1
     assert "attempts that went well looked like failures" in watch.doubt()
     assert SessionWatch(None).doubt() == ""
+
+
+def test_elsewhere_a_session_is_watched_as_soon_as_enough_went_well_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On every robot but the cell's nothing was watched, however much went well there."""
+    watch, rng = session_watch("auto", "sha256:any", False), np.random.default_rng(4)
+    assert "until 20 attempts of this session went well" in caplog.text
+    won = list[str]()
+    watch.won = lambda: won
+    rig = SimpleNamespace(follower=SimpleNamespace(joint_names=JOINTS), control_hz=100.0, fps=25.0)
+    for number, track in enumerate(tracks(ENOUGH, rng)):
+        writer = SimpleNamespace(header=SimpleNamespace(info=SimpleNamespace(uid=str(number))))
+        (seen,) = watch(rig, writer)
+        assert not isinstance(seen, FailureWatch)
+        assert isinstance(seen, SignalTracker)
+        seen.t_s, seen._rows = track.t_s.tolist(), track.values.tolist()
+        won.append(str(number))
+    writer = SimpleNamespace(header=SimpleNamespace(info=SimpleNamespace(uid="next")))
+    (seen,) = watch(rig, writer)
+    assert isinstance(seen, FailureWatch)
+    assert math.isfinite(seen._threshold)
