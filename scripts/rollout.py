@@ -67,8 +67,8 @@ class RolloutConfig(SessionOptions):
     watch: str = "auto"
     """Episodes that went well, as the reference: an attempt that looks like failing is reported
     while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
-    this station, auto (what ships, for the packaged base in the embedded cell; else nothing), or
-    never."""
+    this station, auto (what ships, for the packaged base in the embedded cell; else this session's
+    own, once there are 20), or never."""
     speed_scale: float | None = None
     """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
     passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
