@@ -234,14 +234,21 @@ class Ground(StrEnum):
     """Any other: only episodes of the station itself say what is usual."""
 
 
+OTHERS: Final = ("simulation", "scene_sim")
+"""Robot types of episodes from gymnasium environments and scene files."""
+
+
 def ground_of(takes: Sequence[Take], reference: Reference | None = None) -> Ground:
     """Return the ground of one folder's takes: by what they say, never by what an arm looks like.
 
-    That is `robot_type`, `gap_domain`, and where the reference's takes were recorded.
+    That is `robot_type`, `gap_domain`, and where the reference's takes were recorded. A gap that
+    was put into somebody else's simulation doesn't make it the cell.
     """
     cells = {arm.robot_type for arm in CELL_ARMS.values()}
     if takes and all(
-        t.info.domain is Domain.SIM_TARGET or t.info.robot_type in cells for t in takes
+        t.info.robot_type in cells
+        or (t.info.domain is Domain.SIM_TARGET and t.info.robot_type not in OTHERS)
+        for t in takes
     ):
         return Ground.CELL
     origins = reference.origins if reference is not None else ()

@@ -27,6 +27,7 @@ from gaploop.failure_analysis.planning.remedies import (
     offers,
     trial_name,
 )
+from gaploop.failure_analysis.station import words
 from gaploop.finetune.evaluation import Evaluation
 
 CAUSES: Final = 3
@@ -75,7 +76,7 @@ def try_remedies(
             if name in found:
                 continue
             if offer.machine_hours > SLOW_H:
-                say(f"{name} isn't tried: it takes {offer.machine_hours:.0f} h of one core.")
+                say(f"{words(name)} isn't tried: it takes {offer.machine_hours:.0f} h of one core.")
                 continue
             folder = about.folder / "tried" / name
             typed = [shlex.split(line)[1:] for line in commands(
@@ -85,7 +86,7 @@ def try_remedies(
                 untouched = _untouched(typed[-1], about)
                 before = _evaluated(folder.parent / "before", untouched, type_command)
             try:
-                say(f"Trying to {offer.remedy} in the twin …")
+                say(f"Trying to {words(offer.remedy)} in the twin …")
                 after = _carried_out(folder, typed, type_command)
             except UnusableInputError as error:
                 found[name] = RemedyTrial((0, 0), (0, 0), str(error))
@@ -94,7 +95,7 @@ def try_remedies(
                     (before.successes, before.trials), (after.successes, after.trials)
                 )
                 write_json(folder / "trial.json", asdict(found[name]))
-            say(f"{name}: {found[name].message}")
+            say(f"{words(name)}: {found[name].message}")
     return found
 
 

@@ -79,6 +79,12 @@ class Curve:
         return np.asarray(RECOVERABLE[rows]), np.asarray(TAKES_NEEDED[columns])
 
 
+NO_RESPONSE: Final = Curve(np.eye(1, len(RECOVERABLE) * len(TAKES_NEEDED)).reshape(
+    len(RECOVERABLE), len(TAKES_NEEDED)
+))  # fmt: skip
+"""Of a policy that episodes can't teach."""
+
+
 def fixed_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
     """Return r(n) = a (1 - exp(-n / tau))."""
     return np.asarray(a * -np.expm1(-takes / tau))

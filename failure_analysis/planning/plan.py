@@ -22,6 +22,7 @@ from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.gains import (
     DRAWS,
     LEAST_GAIN,
+    NO_RESPONSE,
     OPEN_RESPONSE,
     Budget,
     Curve,
@@ -55,6 +56,7 @@ from gaploop.failure_analysis.planning.remedies import (
     identify_first,
     machine_hours,
     measuring,
+    mended_script,
     offers,
     setups_for,
 )
@@ -129,6 +131,8 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     demonstrations don't fix is done instead. Nothing is bought while policy, arm and cameras are
     put together wrongly.
     """
+    if _is_script(ask):
+        ask = replace(ask, curves=dict.fromkeys(ask.curves, NO_RESPONSE))
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
     ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
@@ -392,7 +396,9 @@ def _items(
         why += f" Typical: {same[len(same) // 2].message}."
     curve, remedy = ask.curves[dimension], REMEDIES[dimension]
     fixed = estimate(outlook.fixed(dimension, quota.takes), 3)
-    verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
+    verdict = ""
+    if not _is_script(ask):
+        verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
     demonstrate = quota.decision.demonstrate
     base = PlanItem(
         id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
@@ -499,6 +505,10 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
 
 
+def _is_script(ask: PlanRequest) -> bool:
+    return ask.about is not None and bool(ask.about.world) and ask.about.is_script
+
+
 def _is_elsewhere(summary: Mapping[str, Any]) -> bool:
     return bool(summary.get("ground") == Ground.ELSEWHERE)
 
@@ -524,6 +534,8 @@ def _notes(
             "and diagnose again; no episodes of this station fix that."
             + (f" → {typed}" if typed else "")
         )
+    if _is_script(ask) and failures.causes and ask.about is not None:
+        notes.append(mended_script(ask.about))
     if n and named < LEAST_TAKES and not failures.by_station:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
@@ -570,7 +582,7 @@ def _notes(
         known_here = ask.about.ledger or any(n.startswith(("Mend", "Fix")) for n in notes)
         if leading and not (known_here or ask.image_policy):  # what was seen here tells more
             notes = [*filter(None, [identify_first(leading)]), *notes]
-    if ask.about.world and not ask.about.can_train and "gym" in ask.about.world:
+    if "gym" in ask.about.world and not (ask.about.can_train or ask.about.is_script):
         notes.append(
             "Episodes can be recorded in the twin where it is known who shows the task there: "
             "--record_with='--policy.path=my_script:act'."

@@ -391,12 +391,13 @@ class PlanContext:
     def can_train(self) -> bool:
         """Whether demonstrations can be recorded in the twin, and the policy learns from them."""
         shown = "scene" in self.world or "--policy.path=" in self.record_with
-        return not self.world or (shown and not self.is_script and self.policy != DEMONSTRATOR)
+        return not self.world or (shown and not self.is_script)
 
     @property
     def is_script(self) -> bool:
-        """Whether the policy is a function or class, which nothing trains."""
-        return ":" in self.policy and not Path(self.policy).exists()
+        """Whether the policy is a function, a class or waypoints, which nothing trains."""
+        named = ":" in self.policy and not Path(self.policy).exists()
+        return named or self.policy == DEMONSTRATOR
 
 
 @dataclass(frozen=True)
@@ -543,7 +544,7 @@ def better_policy(about: PlanContext | None) -> tuple[str, str]:
     """Return how a policy that fails of itself gets better, and a command for it, or ""."""
     if about is None or not about.world:
         return "Train it longer or on more simulated episodes", "gaploop finetune --policy.type=act"
-    if about.is_script or about.policy == DEMONSTRATOR:
+    if about.is_script:
         return f"Mend {about.policy}", ""
     who = shlex.split(about.record_with) or [f"--policy.path={DEMONSTRATOR}"] * (
         "scene" in about.world
@@ -551,6 +552,16 @@ def better_policy(about: PlanContext | None) -> tuple[str, str]:
     line = ["gaploop", "evaluate", *who, *_world_options(about), SHOWN_FROM, "--n=100"]
     typed = shlex.join([*line, "--dataset.root=more"]) if who else ""
     return "Train it longer (--steps) or on more demonstrations", typed
+
+
+def mended_script(about: PlanContext) -> str:
+    """Return what to do about a script, which no episodes teach."""
+    typed = ["gaploop", "evaluate", "--policy.path=my_module:mended", *_world_options(about)]
+    return (
+        f"{about.policy} is a script, which no episodes teach: mend it by hand, try it in the "
+        "twin, and let the gate compare both (docs/start/my_simulation.md). → "
+        + shlex.join([*typed, f"--twin={about.twin_file}", f"--n={ROLLOUTS}"])
+    )
 
 
 def _world_options(about: PlanContext) -> list[str]:

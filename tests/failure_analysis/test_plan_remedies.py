@@ -480,6 +480,13 @@ def test_a_script_is_not_trained(tmp_path: Path) -> None:
     theirs = replace(twin("actuator_response.slow.speed_limit_rad_s"), world={"scene": "s.yaml"})
     known = PlanContext(tmp_path, "my_lab:act", theirs, tmp_path / "t.yaml")
     assert [o.remedy for o in offers(D.ACTUATOR_RESPONSE, known, False)] == ["drive_slower"]
+    # In metaworld, for its own script, a plan asked for 50 demonstrations.
+    pulled = replace(twin("actuator_response.latency.latency_s"), world={"gym": "g:Follow-v0"})
+    plan = planned({D.ACTUATOR_RESPONSE.value: 0.9}, replace(known, twin=pulled)).plan
+    assert not plan.takes
+    assert "fix this" not in plan.items[0].why
+    (note,) = [n for n in plan.notes if "is a script" in n]
+    assert parsed(note.partition(" → ")[2])
 
 
 def test_how_many_sites_of_remedies_lie_where_the_others_say(

@@ -114,3 +114,7 @@ def test_the_ground_is_what_takes_say() -> None:
     assert ground_of(real(takes), Reference("sim", 8, {}, origins=(of_cell,))) is Ground.TWIN
     ours = replace(takes[0].info, domain=Domain.REAL, robot_type="so101_sim")
     assert ground_of([replace(takes[0], info=ours)]) is Ground.CELL
+    # Usual values of the cell named modes in scene files and metaworld, once a gap was put in.
+    for other in ("simulation", "scene_sim"):
+        info = replace(takes[0].info, domain=Domain.SIM_TARGET, robot_type=other)
+        assert ground_of([replace(takes[0], info=info)]) is Ground.ELSEWHERE
