@@ -29,6 +29,7 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.views.pictures import (
     HEIGHT,
+    STANDING,
     WIDTH,
     CameraSamples,
     Grey,
@@ -113,7 +114,7 @@ _SPACE: Final = GapDimension.SPATIAL_GEOMETRY
 QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
     "exposure": CameraQuestion("is {more} exposed", ("light",), "stops", 0.5),
     "white_balance": CameraQuestion("has another white balance", ("red", "blue"), "stops", 0.3),
-    "haze": CameraQuestion("has {more} contrast in the shadows", ("haze",), "stops", 0.5),
+    "haze": CameraQuestion("has {less} contrast in the shadows", ("haze",), "stops", 0.5),
     "vignette": CameraQuestion("is {more} dark in its corners", ("vignette",), "stops", 0.4),
     "local_light": CameraQuestion("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
     "flicker": CameraQuestion("flickers {more}", ("flicker", "bands"), "log", 1.0),
@@ -129,8 +130,29 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
         "is covered in part, or something new stands before it", ("cover",), "", 3.0
     ),
 }  # fmt: skip
-BY_PLACE: Final = ("vignette", "local_light", "cover")
-"""Questions told by cells of the picture, which must show the same places."""
+BY_PLACE: Final[Mapping[str, tuple[str, ...]]] = {
+    "local_light": (), "vignette": ("local_light",),
+    "cover": ("exposure", "white_balance", "local_light"),
+}  # fmt: skip
+"""Questions told by cells of the picture, which must show the same places; of cameras that don't
+move along with an arm, in the same light."""
+CLIPPED: Final = 250
+"""Grey level of the brightest channel from which on a pixel has no shades left."""
+BY_SHADES: Final = "white_balance haze noise vignette moved crop cover"
+"""Questions that need shades in bright parts."""
+MORE_CLIPPED: Final = 0.02
+"""Share of a picture by which more of it is clipped than ever in the reference."""
+SPOILS: Final[Sequence[tuple[str, int, str, str]]] = (
+    ("noise", 1, "flicker sharpness", "it is noisy"),
+    ("crop", 0, "sharpness noise haze", "it shows another cut"),
+    ("exposure", 0, "noise", "the light has changed, and noise with it"),
+    ("exposure", -1, "haze", "the light has changed"),
+    ("cover", 1, "vignette local_light haze sharpness", "it is covered in part"),
+    ("local_light", 0, "vignette haze noise", "it is lit from another side"),
+    ("vignette", 0, "exposure haze noise", "corners and middle have changed apart"),
+    ("haze", 1, "white_balance", "haze takes colour away"),
+)
+"""A question, the direction of a yes to it (0: any), what it leaves no evidence of, why."""
 FLOORS: Final[Mapping[str, float]] = {
     "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
     "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
@@ -193,7 +215,8 @@ class CameraAnswer:
             return f"camera {self.camera} has changed places with {self.number}"
         if asked is None:
             return f"camera {self.camera}: {self.why}"
-        words = asked.words.format(more="more" if self.value > 0 else "less")
+        more, less = ("more", "less") if self.value > 0 else ("less", "more")
+        words = asked.words.format(more=more, less=less)
         if self.question == "exposure":
             words = f"is {'brighter' if self.value > 0 else 'darker'}"
         unit = {"turn": "°", "right": " % of its width", "down": " % of its height"}.get(
@@ -301,10 +324,11 @@ class KnownCamera:
             usual = np.median(self.measures[key][rows][near], axis=1)
             numbers[key] = float(np.median(values - usual))
         # Light by cells, less that of the whole picture, and its even slopes and fall to corners.
-        levels = look.levels - np.median(self.levels[rows][near], axis=1)
+        usual = np.median(self.levels[rows][near], axis=1)
+        levels = look.levels - usual
         numbers["light"] = float(np.median(np.median(levels, axis=(1, 2))))
         levels = np.median(levels - np.median(levels, axis=(1, 2), keepdims=True), axis=0)
-        surface, shape = _surface(levels)
+        surface, shape = _surface(levels, np.median(usual, axis=0))
         numbers |= shape
         for column, key in enumerate(("flicker", "bands")):
             of_others = [_flicker(self.takes[k].steps[:, column]) for k in others]
@@ -377,19 +401,31 @@ class KnownCamera:
         odd = np.maximum(-np.nan_to_num(z["texture"]), np.abs(z["level"]))
         if self.kind is not Kind.FIXED:
             odd = np.median(z["motion"]) - z["motion"]
-        patch = cv2.blur(odd.astype(np.float32), (3, 3), borderType=cv2.BORDER_REPLICATE)
-        worst = float(patch.max())
+        worst = float(_patches(odd).max())
         return float(np.log(max(worst, 1.0))), (odd > 0.5 * worst).astype(np.float64)
 
-    def _would_show(self, share: float) -> bool:
-        """Return whether most patches that something covers would be told from chance.
+    def _other_structure(self, maps: Mapping[str, FloatArray], share: float) -> bool:
+        """Return whether structure alone, whatever the light, is odder than chance somewhere."""
+        unit, level = self.units.get("cover"), self._cells["level"][0]
+        alone = self.cover({**maps, "level": level})[0]
+        return unit is not None and alone - unit.middle > unit.reach(share)
 
-        Of a camera that stands, by a change of `COVER_STOPS`: its references may differ by more.
+    def _would_show(self, maps: Mapping[str, FloatArray], share: float) -> bool:
+        """Return whether most places of which something covers a little would be told from chance.
+
+        Of a camera that stands, by a change of `COVER_STOPS`: its references may differ by more;
+        of one that moves along, by pixels that don't change. Four cells of a patch's nine, as 3 %
+        of a picture fill.
         """
-        if self.kind is not Kind.FIXED or "cover" not in self.units:
+        if "cover" not in self.units:
             return True
         least = math.exp(self.units["cover"].middle + self.units["cover"].reach(share))
-        return float(np.median(COVER_STOPS / self._cells["level"][1])) > least
+        if self.kind is Kind.FIXED:
+            return float(np.median(COVER_STOPS / self._cells["level"][1])) > least
+        middle, spread = self._cells["motion"]
+        usual = np.median([look.motion for look in self.looks], axis=0)
+        now = float(np.median((maps["motion"] - middle) / spread))
+        return float(np.median(now - (STANDING - usual - middle) / spread)) * 4 / 9 > least
 
     @cached_property
     def units(self) -> dict[str, Unit]:
@@ -427,23 +463,39 @@ class KnownCamera:
             )
         numbers["cover"], where = self.cover(maps)
         told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
-        if told["cover"].answer is YesNo.NO and not self._would_show(share):
-            why = "episodes to compare with differ by as much as a cover does"
+
+        def spoilt(questions: str, why: str) -> None:
+            for q in questions.split():
+                if why and told[q].answer is YesNo.YES:
+                    told[q] = replace(told[q], answer=YesNo.UNKNOWN, why=why)
+
+        if told["cover"].answer is YesNo.NO and not self._would_show(maps, share):
+            why = "a small one would not stand out from how the episodes to compare with differ"
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
+        clipped = _clipped(samples) > max(map(_clipped, self.takes)) + MORE_CLIPPED
+        brighter = told["exposure"].answer is YesNo.YES and told["exposure"].value > 0
+        if clipped and (brighter or told["local_light"].answer is YesNo.YES):
+            spoilt(BY_SHADES, "its bright parts have no shades left")
         still = self.kind is not Kind.WRIST
-        lit = ("exposure", "white_balance", "local_light")
-        for asked in BY_PLACE:
-            if told[asked].answer is not YesNo.YES:
-                continue
-            why = _unsure(
-                told, ("moved", "crop"), "it has moved", "where it looks" if still else ""
-            )
-            if not why and still and asked != "local_light":
+        moved = "it has moved", "where it looks" if still else ""
+        strange = told["cover"].answer is YesNo.YES and not clipped
+        for asked, lit in BY_PLACE.items():
+            why = _unsure(told, ("moved", "crop"), *moved)
+            if not why and still:
                 why = _unsure(told, lit, "the light has changed", "light")
-            if why:
-                told[asked] = replace(told[asked], answer=YesNo.UNKNOWN, why=why)
-            elif asked == "cover":
-                told[asked] = replace(told[asked], where=where)
+            spoilt(asked, why)
+        strange &= YesNo.YES not in {told[q].answer for q in ("moved", "crop", "cover")}
+        if strange and self._other_structure(maps, share):
+            spoilt("local_light haze", "something may stand before it")
+        if told["noise"].value < 0:
+            spoilt("noise", _unsure(told, ("cover", "sharpness"), "it shows less", "what it shows"))
+        for cause, sign, questions, why in SPOILS:
+            if told[cause].answer is YesNo.YES and sign * told[cause].value >= 0:
+                spoilt(questions, why)
+        if told["haze"].answer is YesNo.YES and 0 < told["exposure"].value < 2 * told["haze"].value:
+            spoilt("exposure", "haze makes it brighter, too")
+        if told["cover"].answer is YesNo.YES:
+            told["cover"] = replace(told["cover"], where=where)
         return [*answers, *told.values()]
 
     def _answer(
@@ -703,6 +755,17 @@ def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -
     return np.hstack([camera.usual, picture, marked])
 
 
+def _patches(cells: FloatArray) -> FloatArray:
+    """Return the mean of the nine cells around each."""
+    mean = cv2.blur(cells.astype(np.float32), (3, 3), borderType=cv2.BORDER_REPLICATE)
+    return np.asarray(mean, dtype=np.float64)
+
+
+def _clipped(samples: CameraSamples) -> float:
+    """Return the share of a take's pixels that have no shades left above them."""
+    return float((samples.pictures.max(axis=-1) >= CLIPPED).mean())
+
+
 def _passed(samples: CameraSamples) -> FloatArray:
     """Return how much of the take has passed at each picture, 0 to 1."""
     return np.asarray(np.linspace(0.0, 1.0, len(samples.pictures)), np.float64)
@@ -718,21 +781,32 @@ def _flicker(steps: FloatArray) -> float:
     return float(np.log(np.median(np.abs(known)) + 2e-3)) if len(known) else float("nan")
 
 
-def _surface(levels: FloatArray) -> tuple[FloatArray, dict[str, float]]:
-    """Fit slopes and fall to the corners to light by cells, odd cells aside [stops]."""
+def _surface(levels: FloatArray, usual: FloatArray) -> tuple[FloatArray, dict[str, float]]:
+    """Fit slopes and fall to the corners to light by cells, odd cells aside [stops].
+
+    Haze, clipping and another tone curve change a cell by how bright it usually is, wherever it
+    lies. So what is left of each beside that counts, and no more than without it.
+    """
     rows, columns = levels.shape
     y, x = np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij")
-    basis = np.stack([np.ones_like(x), x, y, x**2 + y**2, x * y, x**2 - y**2], -1).reshape(-1, 6)
-    values, weight = levels.reshape(-1), np.ones(levels.size)
-    fitted = np.zeros(6)
-    for _ in range(5):
-        root = np.sqrt(weight)
-        fitted = np.linalg.lstsq(basis * root[:, None], values * root, rcond=None)[0]
-        left = values - basis @ fitted
-        scale = 1.4826 * np.median(np.abs(left)) + 1e-3
-        weight = 1.0 / (1.0 + (left / (2.0 * scale)) ** 2)
-    shape = {"slope_x": 2 * fitted[1], "slope_y": 2 * fitted[2], "vignette": -2 * fitted[3]}
-    return (basis @ fitted).reshape(rows, columns), {k: float(v) for k, v in shape.items()}
+    tone = (usual - usual.mean()) / (usual.std() + 0.1)
+    place = [np.ones_like(x), x, y, x**2 + y**2, x * y, x**2 - y**2]
+    surface, shapes = levels, list[FloatArray]()
+    for terms in (place, [*place, tone, tone**2]):
+        basis = np.stack(terms, -1).reshape(levels.size, -1)
+        values, weight = levels.reshape(-1), np.ones(levels.size)
+        fitted = np.zeros(len(terms))
+        for _ in range(5):
+            root = np.sqrt(weight)
+            fitted = np.linalg.lstsq(basis * root[:, None], values * root, rcond=None)[0]
+            left = values - basis @ fitted
+            scale = 1.4826 * np.median(np.abs(left)) + 1e-3
+            weight = 1.0 / (1.0 + (left / (2.0 * scale)) ** 2)
+        surface = (basis @ fitted).reshape(rows, columns)
+        shapes.append(fitted[1:4] * (2.0, 2.0, -2.0))
+    alone, beside = shapes
+    least = np.where(alone * beside > 0, np.sign(alone) * np.minimum(abs(alone), abs(beside)), 0.0)
+    return surface, dict(zip(("slope_x", "slope_y", "vignette"), least.tolist(), strict=True))
 
 
 def _laid(picture: Grey, move: Similarity) -> Grey:

@@ -11,6 +11,7 @@ measured at full size and kept small.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -402,6 +403,9 @@ CELL: Final = 8
 STILL: Final = 0.06
 """Stops by which a pixel's brightness may typically vary over an episode and count as still."""
 
+STANDING: Final = math.log(0.01)
+"""How much the pixels of a cell change in which nothing moves [log]."""
+
 type Alter = Callable[[Image, int], Image]
 """Changes a picture of a given row; for benchmarks."""
 
@@ -566,7 +570,7 @@ class TakeLook:
             sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16),  # slow changes of light
             apart < STILL,
             lasting_edges(samples.pictures),
-            np.log(np.minimum(by_cells(apart), by_cells(alone)) + 0.01),
+            np.log(np.minimum(by_cells(apart), by_cells(alone)) + math.exp(STANDING)),
         )
 
 

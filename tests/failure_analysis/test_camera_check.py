@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from failure_analysis_makers import take
 
+from benchmarks.real_pictures import ALTERATIONS
 from gaploop.core.messages import Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.camera_check import (
+    BY_PLACE,
     QUESTIONS,
     CameraCheck,
     Kind,
@@ -181,6 +183,45 @@ def test_a_change_is_named_of_its_camera_alone(
     assert {camera for camera, _ in found} == {"top"}
     if question != "cover":  # a shadow or a move is no cover
         assert not {("top", "cover"), ("top", "dirt")} & found
+
+
+@pytest.mark.parametrize(
+    ("camera", "about"),
+    [
+        *(("top", about) for about in ALTERATIONS),
+        *(("wrist", a) for a, (q, *_) in ALTERATIONS.items() if q in (*BY_PLACE, "haze")),
+    ],
+)
+def test_one_change_names_no_second_one(check: CameraCheck, camera: str, about: str) -> None:
+    """Haze was told as light from a side, noise as flicker, clipping as a cover and a colour."""
+    question, strengths, change = ALTERATIONS[about]
+    shown = sample(attempt(30), camera, alter=lambda p, row: change(p, row, strengths[-1]))
+    assert shown is not None
+    told = {a.question: a for a in check.cameras[camera].judge(shown)}
+    assert told[question].answer is not YesNo.NO
+    also = {"exposure"} if question == "local_light" else set()  # half of it is brighter
+    assert {q for q, a in told.items() if a.answer is YesNo.YES} <= {question, *also}
+
+
+def test_haze_is_less_contrast_in_the_shadows(check: CameraCheck) -> None:
+    shown = looked(30, lambda p: (p * 0.6 + 80).astype(np.uint8))
+    lines = [a.line for a in check.judge(shown) if a.question == "haze"]
+    assert any("top has less contrast in the shadows" in line for line in lines)
+
+
+def test_a_cover_that_would_not_show_is_not_denied() -> None:
+    """Of two real wrist cameras 6 of 6 covers of 3 % were answered by no."""
+
+    def dull(seed: int, change: Change | None = None) -> Iterator[Image]:
+        for picture in seen(seed, True, None):
+            flat = (110 + 0.03 * (picture - 110.0)).astype(np.uint8)
+            yield change(flat) if change else flat
+
+    takes = [replace(attempt(k), cameras={"wrist": lambda k=k: dull(k)}) for k in range(6)]
+    takes.append(replace(takes[0], cameras={"wrist": lambda: dull(31, covered)}))
+    *known, judged = [{"wrist": s} for t in takes if (s := sample(t, "wrist")) is not None]
+    told = {a.question: a.answer for a in CameraCheck(known).judge(judged)}
+    assert told["cover"] is not YesNo.NO
 
 
 def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraCheck) -> None:
