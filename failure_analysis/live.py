@@ -241,12 +241,15 @@ def _bin(t_s: FloatArray, b: int) -> slice:
 
 
 def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str:
-    """Return in words the deviation that adds most to the score at a time [s]."""
+    """Say which deviation adds most to the score at a time [s], beside what is usual then."""
     row = np.array([[values.get(name, np.nan) for name in STREAMED]])
     parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
-    name = STREAMED[int(np.argmax(parts)) % len(STREAMED)]
+    column = int(np.argmax(parts)) % len(STREAMED)
+    name = STREAMED[column]
     spec = registry()[name]
-    return spec.describe(values[name])
+    place = min(int(t_s / BIN_S), len(score.usual.mean) - 1)
+    usual = spec.show(float(score.usual.mean[place, column]))
+    return f"{spec.describe(values[name])}, usually {usual}"
 
 
 SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")

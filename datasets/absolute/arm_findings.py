@@ -375,7 +375,8 @@ class ArmTests:
         if some:
             first = max(some, key=lambda k: rates[k].value)
             size = rate(float(again[:, some].sum()), float(there[:, some].sum()))
-            who = self.names[first] + (f" and {len(some) - 1} others" if some[1:] else "")
+            others = f"{len(some) - 1} other{'s' if some[2:] else ''}"
+            who = self.names[first] + (f" and {others}" if some[1:] else "")
             every = 1 / max(1 - size.value, 0.05)
             text = f"Readings of {who} repeat while they move"
             text += f", as if refreshed every {every:.1f} rows:" if size.value > 0.3 else ":"

@@ -192,7 +192,7 @@ def _turns_hz(motion: ArmMotion, velocity_rad_s: FloatArray) -> float:
     return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
 
 
-@signal("Hz", "motion", 0.2, "joints turn round {value} times a second")
+@signal("Hz", "motion", 0.2, "joints turn round at {value}")
 def reversals_hz(view: TakeView) -> float:
     """Direction changes of the readings per second, of the joint that has most of them."""
     motion = known(view.motion)
@@ -253,7 +253,7 @@ def oscillation_energy_rad2_s2(view: TakeView) -> float:
     return max(0.0, float((read**2).sum(axis=1).mean() - (sent**2).sum(axis=1).mean()))
 
 
-@signal("Hz", "motion", 0.2, "the command turns round {value} times a second")
+@signal("Hz", "motion", 0.2, "the command turns round at {value}")
 def command_reversals_hz(view: TakeView) -> float:
     """Direction changes of the command per second, of the joint that has most: dithering."""
     motion = known(view.motion)

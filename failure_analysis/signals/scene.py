@@ -98,7 +98,7 @@ def hidden_longest_s(view: TakeView) -> float:
     return longest_run(known(view.scene)[:, 5] < 0.5) / view.take.info.fps
 
 
-@signal("Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
+@signal("Hz", "scene", 0.2, "the tracker loses the object at {value}")
 def hidden_hz(view: TakeView) -> float:
     """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
     hidden = known(view.scene)[:, 5] < 0.5
@@ -113,7 +113,7 @@ def hidden_far_share(view: TakeView) -> float:
     return float((~seen.visible[~seen.near]).mean()) if (~seen.near).sum() >= 5 else np.nan
 
 
-@signal("Hz", "scene", 0.1, "the detection jumps {value} times a second")
+@signal("Hz", "scene", 0.1, "the detection jumps at {value}")
 def jumps_hz(view: TakeView) -> float:
     """Detections that leap over 12 mm between frames with the gripper away, per second."""
     seen = known(tool_and_object(view))

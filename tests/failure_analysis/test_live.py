@@ -193,6 +193,7 @@ def test_a_failing_take_alarms_once_and_says_why() -> None:
     assert len(told) == 1
     assert told[0] == watch.alarm
     assert "miss their command" in told[0].why
+    assert ", usually " in told[0].why
     assert told[0].p_value == pytest.approx(1 / 31)
 
 
