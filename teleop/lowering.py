@@ -128,7 +128,9 @@ class Lowering:
         self.met = False
         """It has met something, or the box was in its way."""
         self._blocked = np.zeros(len(goal), dtype=np.bool_)
-        """Joints that met something on this try: the others go on without them."""
+        """Joints that met something on this try: the others go on without them, once."""
+        self._without = self._blocked
+        """Those that they have gone on without."""
         self._speed_rad_s = self._since_s = self._stuck_s = self._still_s = 0.0
         self._usual_pct: FloatArray = np.full(len(goal), np.nan)
         self._first_pct: FloatArray = np.full(len(goal), np.nan)
@@ -212,7 +214,7 @@ class Lowering:
         presses = (np.abs(pct - usual) > RISE_PCT) | (np.abs(pct) > most)
         if presses.any():
             self.met = True
-            self._blocked |= presses
+            self._blocked = self._blocked | presses
             self._go(LoweringPhase.GIVE)
             return
         self._usual_pct = usual + np.clip(np.nan_to_num(pct - usual), -drift, drift)
@@ -234,7 +236,7 @@ class Lowering:
         self._goal = wanted
         if self._stuck_s >= BLOCKED_S:
             self.met = True
-            self._blocked[:] = True
+            self._blocked = np.ones_like(self._blocked)
             self._go(LoweringPhase.GIVE)
 
     def _give_way(self, pct: FloatArray, dt_s: float) -> None:
@@ -259,11 +261,12 @@ class Lowering:
             self._tried_from_rad, self._tries = left, 0
         if not self.met or left <= PARKED_RAD:
             self.phase = LoweringPhase.DONE
-        elif (away[~self._blocked] > WAY_RAD).any() and not self._blocked.all():
+        elif (away[~self._blocked] > WAY_RAD).any() and (self._blocked != self._without).any():
+            self._without = self._blocked
             self._go(LoweringPhase.PARK)
         elif self._tries == TRIES:
             self.phase = LoweringPhase.DONE
         elif self._still_s >= AGAIN_S:
             self._tries += 1
-            self._blocked[:] = False
+            self._blocked = np.zeros_like(self._blocked)
             self._go(LoweringPhase.PARK)

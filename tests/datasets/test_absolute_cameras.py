@@ -216,6 +216,20 @@ def test_a_repeated_picture_is_told_though_it_was_encoded_anew(plain: MotionReco
     assert found == {"camera_rate": pytest.approx(15.0, rel=0.1)}
 
 
+@pytest.mark.parametrize("first_key", [0, 1])
+def test_pictures_that_an_encoder_repeats_arent_a_slow_cameras(
+    plain: MotionRecording, first_key: int
+) -> None:
+    """LeRobot's own encoder left out every second picture of a drawn scene, and its author was
+    told to have more light. A camera at half the rate repeats key frames, too."""
+    seen, report = camera(plain, change=every_second), AbsoluteReport(plain.info.root)
+    for run in seen.runs:
+        run.keys = np.arange(len(run.grey)) % 2 == first_key
+    CameraTests(plain, report, [seen]).run()
+    assert [f.kind for f in report.findings] == ["camera_rate"] * first_key
+    assert ("rate of top" in report.untested) is (first_key == 0)
+
+
 def test_a_wrist_camera_without_known_joints_is_no_fixed_one(plain: MotionRecording) -> None:
     """Two on an SO-101 whose joints were encoder ticks were told to fix their exposure."""
     ticks = replace(plain, episodes=())

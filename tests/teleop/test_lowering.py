@@ -164,6 +164,15 @@ def test_a_hand_that_is_taken_away_again_only_delays_it() -> None:
     assert joints.q[0] == pytest.approx(-1.5, abs=PARKED_RAD)
 
 
+def test_a_hand_under_one_joint_doesnt_swing_another_up_and_down_for_ever() -> None:
+    """An elbow lay on something; the wrist, whose park pose is in the air, was raised to it and
+    hung down again for as long as anybody watched, and torque never went off."""
+    joints = Joints(np.array([0.5, 0.5, 0.5]), pendulum(40.0), np.array([-0.2, -9.0, -9.0]))
+    lowering, _ = lower(joints, np.array([-1.5, -1.5, -0.3]))
+    assert lowering.met
+    assert (np.abs(joints.load_pct) < 6.0).all()
+
+
 def test_a_servo_that_misses_turns_stops_nothing() -> None:
     joints = Joints(np.zeros(3), pendulum(20.0))
     lowering = Lowering(joints.goal, np.full(3, -1.5), LIMITS)
