@@ -293,6 +293,7 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
     if place.what == "dataset" and path.parent.exists():
         with staging.locked(path):
             staging.recover(path)  # what a killed run left beside it
+            shutil.rmtree(staging.sibling(path, "blurred"), ignore_errors=True)
     left = _obstacles(place)
     if left:
         return [], left

@@ -37,6 +37,7 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
+collect/withdrawal.py:_clear | shutil.rmtree(staging.sibling(path, 'blurred'), ignore_errors=True) | ours
 collect/withdrawal.py:_used | folder / root | reads
 collect/withdrawal.py:clear_pages | page.unlink() | ours
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
@@ -209,6 +210,10 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
+datasets/hub/dataset.py:outgoing | shutil.rmtree(copy, ignore_errors=True) | ours
+datasets/lerobot_publish.py:_blurred | scratch / f'{key}.mp4' | take
+datasets/lerobot_publish.py:_write | shutil.rmtree(stage / _SCRATCH, ignore_errors=True) | ours
+datasets/people.py:_opencv | folder / f'haarcascade_{name}.xml' | ours
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
