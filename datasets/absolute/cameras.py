@@ -166,8 +166,8 @@ def look(
                 count = min(span, recording.lengths[index])
                 run = [(_small(f, "gray"), f.key_frame) for f in shown(key, index, begin, count)]
                 if len(run) >= 8:
-                    grey, keys = zip(*run, strict=True)
-                    seen.runs.append(Run(index, begin, np.stack(grey), np.array(keys, dtype=bool)))
+                    rows, keys = zip(*run, strict=True)
+                    seen.runs.append(Run(index, begin, np.stack(rows), np.array(keys, dtype=bool)))
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = reason(error)
         return seen
