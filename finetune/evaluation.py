@@ -219,7 +219,7 @@ def evidence(domain: Domain) -> str:
     return {
         Domain.REAL: "real robot",
         Domain.SIM: "simulation (nominal cell)",
-        Domain.SIM_TARGET: "sim-to-sim (simulated cell with injected gaps, not a real robot)",
+        Domain.SIM_TARGET: "sim-to-sim (a simulation with injected gaps, not a real robot)",
     }[domain]
 
 
