@@ -222,7 +222,7 @@ def evidence(domain: Domain, where: str = "") -> str:
         Domain.REAL: "real robot",
         Domain.SIM: f"simulation ({where or 'nominal cell'})",
         Domain.SIM_TARGET: (
-            f"sim-to-sim ({where or 'simulated cell'} with injected gaps, not a real robot)"
+            f"sim-to-sim ({where or 'a simulation'} with injected gaps, not a real robot)"
         ),
     }[domain]
 

@@ -166,6 +166,9 @@ def evaluate_gym(
         where = env.called
     else:
         where = f"{env.type}, {env.task}" if env.task else env.type
+    where += f", {', '.join(spec.parameters)} as in the twin" if spec.parameters else ""
+    where += ", drawn anew each time" if spec.randomise else ""
+    where += f", at {speed_scale:g} of its speed" if speed_scale != 1 else ""
     return summarise(
         rollouts,
         domain=Domain.SIM,

@@ -488,7 +488,8 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
-        if hidden and not unclear:
+        known = bool(quotas) and "reproduction" in summary  # what it couldn't see, its twin has
+        if hidden and not (unclear or known):
             return f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. " + (
                 ASK_POLICY if _is_elsewhere(summary) else MEASURE
             )

@@ -182,7 +182,9 @@ class Gate:
         return tuple(
             SuiteTask(name, success_check="script", timeout_s=SIM_TIMEOUT_S)
             if name not in known or not known[name].env
-            else replace(known[name], gaps={}, conditions={}, dimension="")
+            else replace(
+                known[name], gaps={}, conditions={}, dimension="", candidate_speed=1.0
+            )  # a station's speed forgets nothing
             for name in self.sim_tasks
         )
 

@@ -218,8 +218,10 @@ def test_a_gate_compares_policies_in_anybodys_simulation() -> None:
         check_tasks([replace(task, gaps={"object_property.size": 0.5})])
     with pytest.raises(UnusableInputError, match="Unknown environment 'evn'"):
         check_tasks([replace(task, env={"type": "evn"})])
-    suite = Suite("s", (replace(task, conditions={"lighting": "dim"}), replace(task, task="odd")))
+    dim = replace(task, conditions={"lighting": "dim"}, candidate_speed=0.5)
+    suite = Suite("s", (dim, replace(task, task="odd")))
     nominal = Gate(suite, policies).nominal_tasks
     assert [(t.task, dict(t.conditions), t.env) for t in nominal] == [
         ("even", {}, task.env), ("odd", {}, task.env),
     ]  # fmt: skip
+    assert {t.candidate_speed for t in nominal} == {1.0}  # a speed forgets nothing

@@ -313,6 +313,13 @@ def test_a_gate_lets_the_candidate_drive_slower() -> None:
     assert asked == [STEPS, STEPS // 2]  # the environment ends an attempt itself
 
 
+def test_an_evaluation_says_what_was_put_in() -> None:
+    """With a twin the answer read as if the simulation were as it is."""
+    spec = WorldSpec(parameters={"actuator_response.latency": {"latency_s": 0.02}})
+    said = evaluate_gym(SCRIPT, GymEnvConfig(**ENV), 1, spec=spec, speed_scale=0.5).where
+    assert said.endswith(", actuator_response.latency as in the twin, at 0.5 of its speed")
+
+
 def test_pulls_have_no_slower_targets() -> None:
     with pytest.raises(UnusableInputError, match="goals of position servos"):
         evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Pulled-v0"), 1, speed_scale=0.5)
