@@ -488,7 +488,7 @@ def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[
         except DAMAGE as error:
             raise UnusableInputError(
                 f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "
-                "Find out more with: gaploop check."
+                f"Find out more with: gaploop check {info.root}"
             ) from None
     return episodes
 

@@ -168,6 +168,7 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     from PIL import Image as Pillow
 
     problem = f"{path}: a picture of {feature} can't be read"
+    more = f"Find out more with: gaploop check {path.parents[2]}"
     errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[feature, "episode_index"]):
@@ -175,7 +176,7 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                 batch = batch.filter(pc.equal(batch["episode_index"], episode))
             for cell in batch[feature].to_pylist():
                 with (
-                    reraise_as_damaged(problem, "Find out more with: gaploop check", errors),
+                    reraise_as_damaged(problem, more, errors),
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
                     yield np.asarray(picture.convert("RGB"))

@@ -415,7 +415,7 @@ def _frames(
     keep = pc.field("episode_index").isin(pa.array([e.index for e in chosen], pa.int64()))
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
     problem = f"{info.root}: the frames aren't as {layout.INFO} describes them"
-    with layout.reraise_as_damaged(problem, "Find out more with: gaploop check"):
+    with layout.reraise_as_damaged(problem, f"Find out more with: gaploop check {info.root}"):
         parts = [layout.read_parquet(path, names, keep).select(names) for path in files]
         table = pa.concat_tables(parts).sort_by(order)
         values = {name: to_numpy(table[name]) for name in wanted}

@@ -139,10 +139,13 @@ class EpisodeTests:
                 if inner and max(inner) > PAUSE_S:
                     pause[e.index] = max(inner)
         unit = self.recording.unit or "units"
-        self._say(
-            "motionless", "Nothing moves in some episodes: joints cover", still, unit,
-            "an arm that was off", self.report.without(list(still), self.looked), 25.0,
-        )  # fmt: skip
+        fix = self.report.without(list(still), self.looked)
+        apart = "an arm that was off, readings that stopped"
+        if len(still) == self.looked and not any(still.values()):
+            apart = "a set recorded without joints, filled up; an arm that was off"
+            fix = "If no joints were recorded: pictures alone can be used. Else record them again."
+        self._say("motionless", "Nothing moves in some episodes: joints cover", still, unit, apart,
+                  fix, 25.0)  # fmt: skip
         self._say(
             "noise_episode", "Commands are noise in some episodes: from row to row they jump by",
             noise, unit, "a broken leader, made-up data",

@@ -371,17 +371,18 @@ def retype(draft: FixDraft) -> None:
     for path in layout.data_files(draft.root):
         with contextlib.suppress(*DAMAGE):
             schema, read = pq.read_schema(path), dict[str, pa.Array]()
-            for name in (f.name for f in schema if pa.types.is_list(f.type)):
+            lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+            for name in (f.name for f in schema if any(is_one(f.type) for is_one in lists)):
                 if list((features.get(name) or {}).get("shape") or [1]) == [1]:
-                    lists = pq.read_table(path, columns=[name], partitioning=None)[name]
-                    if pc.all(pc.equal(pc.list_value_length(lists), 1)).as_py():
-                        read[name] = pc.list_flatten(lists)
+                    rows = pq.read_table(path, columns=[name], partitioning=None)[name]
+                    if pc.all(pc.equal(pc.list_value_length(rows), 1)).as_py():
+                        read[name] = pc.list_flatten(rows)
             for name in (f.name for f in schema if f.type in (pa.string(), pa.large_string())):
                 spec = features.get(name) or {}
                 if spec.get("dtype") in NUMBERS and len(spec.get("shape") or ()) == 1:
                     texts = pq.read_table(path, columns=[name], partitioning=None)[name].to_pylist()
-                    rows = [[float(n) for n in _NUMBER.findall(text or "")] for text in texts]
-                    read[name] = pa.array(rows, pa.list_(pa.float32(), spec["shape"][0]))
+                    vectors = [[float(n) for n in _NUMBER.findall(text or "")] for text in texts]
+                    read[name] = pa.array(vectors, pa.list_(pa.float32(), spec["shape"][0]))
             if read:
                 table = pq.read_table(path, partitioning=None).replace_schema_metadata(None)
                 for name, column in read.items():

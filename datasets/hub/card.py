@@ -249,7 +249,7 @@ def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
         if image is None:
             raise UnusableInputError(
                 f"{info.root}: no picture of {key} in episode {best.index} can be read. "
-                "Find out more with: gaploop check"
+                f"Find out more with: gaploop check {info.root}"
             )
         width = max(1, round(image.shape[1] * PICTURE_HEIGHT / image.shape[0]))
         parts.append(cv2.resize(image, (width, PICTURE_HEIGHT), interpolation=cv2.INTER_AREA))

@@ -107,6 +107,15 @@ def test_one_task_in_two_wordings_and_episodes_that_are_none(tmp_path: Path) -> 
     assert report.flags()["9"] == ["task_wording:Stack the cups"]
 
 
+def test_joints_that_were_never_recorded_are_no_arm_that_was_off(tmp_path: Path) -> None:
+    """Films with zeros for joints were to be recorded again."""
+    zeros = [(np.zeros((90, 6)), np.zeros((90, 6))) for _ in range(4)]
+    (found,) = examine(write(tmp_path / "set", zeros)).findings
+    assert found.kind == "motionless"
+    assert "without joints" in found.not_told_apart
+    assert found.command.startswith("If no joints were recorded")
+
+
 def test_idle_starts_and_long_pauses(tmp_path: Path) -> None:
     def waiting(x: FloatArray) -> FloatArray:
         return np.concatenate([np.repeat(x[:1], 120, axis=0), x])

@@ -204,6 +204,13 @@ def never_a_row(root: Path) -> None:
     set_info(root, total_episodes=EPISODES + 1)
 
 
+def fixed_lists(root: Path) -> None:
+    table = pq.read_table(data_files(root)[0], partitioning=None)
+    at = table.column_names.index("timestamp")
+    rows = pa.array([[t] for t in table["timestamp"].to_pylist()], pa.list_(pa.float32(), 1))
+    pq.write_table(table.set_column(at, "timestamp", rows), data_files(root)[0])
+
+
 RECORDED: dict[str, tuple[str, Plant]] = {
     "decimals": ("unreadable", decimals),
     "from a Mac": ("unreadable", from_a_mac),
@@ -213,6 +220,7 @@ RECORDED: dict[str, tuple[str, Plant]] = {
         "column_type",
         lambda r: put(data_files(r)[0], "timestamp", lambda i: [i % FRAMES / damage.FPS]),
     ),
+    "lists of one, of fixed length": ("column_type", fixed_lists),
     "v2's meta emptied": ("bad_info", emptied),
     "an empty file beside": (
         "unreadable",
