@@ -13,6 +13,7 @@ from gaploop.collect.calibration import limp_arm, one_camera, take_board_picture
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.twin import load_twin
 from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import find_board, parse_board, why_not_found, write_sheet
@@ -51,7 +52,8 @@ def from_twin(config: CalibrateConfig) -> int:
         "--policy.path=base --output_dir=recalibrated"
     )
     twin, out = options.required(config.path, ask), options.required(config.output_dir, ask)
-    from gaploop.finetune.recalibration import recalibrate  # torch
+    load_twin(twin)  # a wrong path is told before torch is imported
+    from gaploop.finetune.recalibration import recalibrate
 
     made = recalibrate(config.policy.required(), twin, out)
     lines = [f"{made.folder} ({made.id}) allows for:"]

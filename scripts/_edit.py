@@ -113,9 +113,9 @@ def trim(config: EditConfig, piece: DatasetPiece) -> int:
     if more := [t.more for t in trims if t.more]:
         longest_s = max(more) / fps
         text = (
-            f"{len(more)} episodes keep up to {longest_s:.2f} s more, since their videos can only "
-            "be "
-            "cut at key frames. Encode those again, with a loss, and cut anywhere: --reencode=true"
+            f"Up to {longest_s:.2f} s more stay in {options.counted(len(more), 'episode')}, since "
+            "videos can only be cut at key frames. Encode those again, with a loss, and cut "
+            "anywhere: --reencode=true"
         )
         confirmed = (config.yes or config.output_dir is not None) and not config.dry_run
         if longest_s > MOST_MORE_S and confirmed:
@@ -283,8 +283,9 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
     if done is not None:
         videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
         answer["videos"] = videos
-        again = f"{done.encoded} episodes" if done.encoded else "nothing"
-        said = f" Videos: {done.whole} files as they were, {done.cut} episodes cut out, {again} "
+        again = options.counted(done.encoded, "episode") if done.encoded else "nothing"
+        whole = options.counted(done.whole, "file")
+        said = f" Videos: {whole} kept as before, {done.cut} episodes cut out, {again} "
         lines.append("Done." + (f"{said}encoded again." if any(videos.values()) else ""))
     if not config.json:
         here, gone = Path.cwd(), {"root": None, "from": [one for one in left if one["takes"]]}
@@ -296,7 +297,7 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
                 outcomes = ", ".join(f"{n} {word}" for word, n in one["outcomes"].items())
                 rows.append({
                     "goes to": short or "nowhere", "from": Path(one["root"]).name,
-                    "episodes": spans(one["episodes"]), "takes": one["takes"],
+                    "episodes": spans(one["episodes"]), "number": one["takes"],
                     "frames": one["frames"], "sessions": len(one["sessions"]) or None,
                     "outcomes": outcomes,
                 })  # fmt: skip
@@ -381,7 +382,7 @@ def retag(config: EditConfig) -> int:
 
         rows = [(c["tag"], word(c["from"]), word(c["to"]), c["episodes"]) for c in changes]
         _print(
-            {"tag": tag, "was": old, "is": new, "episodes": spans(which), "takes": len(which)}
+            {"tag": tag, "was": old, "is": new, "episodes": spans(which), "number": len(which)}
             for tag, old, new, which in rows
         )
         lines = [] if changes else [f"The {len(episodes)} episodes have these tags already."]

@@ -120,7 +120,7 @@ class SetComparison:
         if more := self.differences[SHOWN:]:
             lines.append(f"And {len(more)} more, with --json: {', '.join(d.about for d in more)}.")
         alike = self.compared - len(self.differences)
-        lines.append(f"{alike} of {self.compared} quantities are alike.")
+        lines.append(f"{alike} of {self.compared} quantities of content don't differ clearly.")
         if shown:
             lines.append("None of this is called a cause. To test one: train with and without the "
                          "episodes that differ, then set both policies against each other: gaploop "

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,13 +234,16 @@ def _in_words(error: BaseException | None) -> str:
     for link in _chain(error):
         status = _status(link)
         if status is not None:
-            said = " ".join(str(getattr(link, "server_message", "") or "").split())[:160]
+            said = _short(getattr(link, "server_message", "") or "")
             return f"HTTP {status}" + (f": {said}" if said else "")
     cause = list(_chain(error))[-1]
     if isinstance(cause, httpx.TimeoutException):
         return "no answer in time"
-    first = " ".join(str(cause).split())[:160]
-    return first or type(cause).__name__
+    return _short(cause) or type(cause).__name__
+
+
+def _short(text: object) -> str:
+    return textwrap.shorten(str(text), 160, placeholder=" …")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

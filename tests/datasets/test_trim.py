@@ -150,7 +150,7 @@ def test_trimming_leaves_out_idle_ends_and_changes_nothing_else(
     assert set(ends) == {0, 3}
     # Motion begins in frame 27 of take 0; the last key frame before the margin is frame 20.
     assert ends[0][0] == 20
-    assert any("keep up to 0." in n and "--reencode=true" in n for n in seen["notes"])
+    assert any("Up to 0." in n and "--reencode=true" in n for n in seen["notes"])
     assert (ends[3][0], ends[3][1]) == (0, ends[3][1])
     for number in (0, 3):
         motion_ends = IDLE[number][0] + IDLE[number][1]
