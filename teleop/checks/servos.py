@@ -103,6 +103,12 @@ WEAK_V: Final = 9.5
 """Servos that bear 12 V or more are made for it, and weak on less than this [V]."""
 _FOLLOWERS: Final = {"Max_Torque_Limit": 500, "Protection_Current": 250, "Overload_Torque": 25}
 """What LeRobot's `so_follower` keeps in its gripper, and a leader doesn't."""
+_TOO_WEAK: Final = {"Max_Torque_Limit": 300, "Torque_Limit": 300, "Overload_Torque": 25}
+"""A Feetech servo that may not use more doesn't carry an arm: shares of its torque [0.1 %, 0.1 %,
+%]. The last is what a gripper keeps, which gives up where it pushes with more for 2 s."""
+DOUBTS: Final = 5
+"""How often a servo is asked again whose answer was garbled: two that share an id garble nearly
+all of them, a bad cable some."""
 
 
 class _Bus:
@@ -110,6 +116,7 @@ class _Bus:
 
     def __init__(self, port: Any, protocol: Protocol) -> None:
         self._port, self.protocol = port, protocol
+        self.reads = self.garbled = 0
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
 
     def ask(
@@ -152,9 +159,13 @@ class _Bus:
                 answers = sum(reply.id == servo_id for reply in replies)
                 if answers:
                     seen[servo_id] = answers
-                if garbled or answers > 1:
+                if answers > 1 or (garbled and self._is_doubled(servo_id)):
                     twice.add(servo_id)
         return sorted(seen), sorted(twice)
+
+    def _is_doubled(self, servo_id: int) -> bool:
+        asked = [self.ask(self._wire.ping(servo_id), 2, ALONE_S) for _ in range(DOUBTS)]
+        return sum(garbled or len(replies) > 1 for replies, garbled in asked) >= DOUBTS - 1
 
     def speak_at(self, baud: int) -> None:
         """Change the speed [baud]."""
@@ -169,7 +180,9 @@ class _Bus:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
         for _ in range(3):
-            for reply in self.ask(packet, 1)[0]:
+            replies, garbled = self.ask(packet, 1)
+            self.reads, self.garbled = self.reads + 1, self.garbled + garbled
+            for reply in replies:
                 if reply.id == servo_id and len(reply.data) == span.size:
                     return reply.data
         return b""
@@ -251,6 +264,10 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
                     found = f"several servos answer to id {', '.join(map(str, twice))} at once"
                     fix = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
                     yield CheckResult(AREA, Level.FAIL, found, fix, {"doubled": twice}, port)
+                elif bus.garbled > max(2, bus.reads / 20):
+                    found = f"{bus.garbled} of {bus.reads} answers came garbled"
+                    fix = "Check the cables from servo to servo, the adapter and the supply."
+                    yield CheckResult(AREA, Level.FAIL, found, fix, subject=port)
                 elif ids and not any(servo is None for servo in asked.values()):
                     yield from _calibration(bus, sorted(asked), port, folder, files, kind, shape)
                 if ids or twice:
@@ -377,6 +394,17 @@ def _who_answers(
         least_v = min(vitals[servo_id].supply_v for servo_id in weak)
         found = f"{least_v:.1f} V on {named(weak)}, made for 12 V: weak and slow"
         yield result(Level.WARN, found, "Use a 12 V supply with enough amperes.", {"ids": weak})
+
+    carry = [i for i in ids if i in shape and shape[i][0] in SIX_JOINTS[:-1]]
+    for i in carry if bus.protocol is Protocol.FEETECH else ():
+        read = {name: bus.read(i, reg.FEETECH[name]) for name in _TOO_WEAK}
+        low = {n: int.from_bytes(raw, "little") for n, raw in read.items() if raw}
+        low = {name: value for name, value in low.items() if value <= _TOO_WEAK[name]}
+        if low:
+            found = ", ".join(f"{name} {value}" for name, value in low.items())
+            found = f"{named([i])} may not use its torque ({found}): it won't carry the arm"
+            fix = "Torque_Limit comes back with a power cycle; others: Feetech's FD program."
+            yield result(Level.WARN, found, fix, {"id": i, **low})
 
     turn_s = bus.seconds_per_turn(ids)
     data = {"read_all_s": turn_s}

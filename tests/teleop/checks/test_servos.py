@@ -76,6 +76,11 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
             Level.FAIL,
             "different firmware (3.10: id 1, 2, 3, 4, 5; 3.9: id 6)",
         ),
+        (
+            so101().with_servo("elbow_flex", settings={"Max_Torque_Limit": 100}),
+            Level.WARN,
+            "servo 3 (elbow_flex) may not use its torque (Max_Torque_Limit 100",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_bus_has_a_fix(plan: ArmPlan, level: Level, says: str) -> None:
@@ -85,6 +90,14 @@ def test_what_is_wrong_with_a_bus_has_a_fix(plan: ArmPlan, level: Level, says: s
     assert wrong.level is level
     assert says in wrong.found
     assert wrong.fix
+
+
+def test_a_bad_cable_isnt_several_servos_with_one_id() -> None:
+    """Of a wire that spoils three answers of ten an owner was told to give a servo another id."""
+    with EmulatedBus(faults=[Fault("corrupt", rate=0.3)]) as bus:
+        found = [finding.found for finding in check_servos(bus.port)]
+    assert not [words for words in found if "answer to id" in words]
+    assert [words for words in found if "answers came garbled" in words]
 
 
 def test_a_hot_servo_and_a_silent_port() -> None:
