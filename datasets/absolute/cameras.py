@@ -358,9 +358,10 @@ class CameraTests:
             self.report.add(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
                 f"are rows ({self.fps:g} a second):", slow, len(rates),
-                "More light, or a lower resolution.", 6.0, unit="a second",
+                f"Set the camera to {self.fps:g} a second, or record at its rate (--dataset.fps). "
+                "If it is set so: more light, or a lower resolution.", 6.0, unit="a second",
                 size=median_interval(np.array(list(rates.values()))),
-                apart="long exposure in poor light, USB bandwidth",
+                apart="a camera set to a lower rate, long exposure in poor light, USB bandwidth",
             )  # fmt: skip
         return bool(frozen)
 

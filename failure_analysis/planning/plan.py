@@ -524,9 +524,13 @@ def _notes(
     if unseen:
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" Not recorded in the episodes: {'; '.join(names)}."
-    notes = [
-        f"Mend first: {f['what']} → {f['fix']}" for f in summary.get("shown_alone", ())[:MENDED]
-    ]
+    mended = {item.dimension.value for item in items if item.commands}
+    first = [
+        f for f in summary.get("shown_alone", ())
+        # The plan's commands are about this lateness already.
+        if f.get("kind") != "action_lag" or f["belongs_to"] not in mended
+    ]  # fmt: skip
+    notes = [f"Mend first: {f['what']} → {f['fix']}" for f in first[:MENDED]]
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         how, typed = better_policy(ask.about)

@@ -443,6 +443,11 @@ def test_measuring_comes_first_where_experiments_and_nothing_here_say_so(
     ask = PlanRequest(Budget(takes=20), expected_curves(), about=about(tmp_path))
     first, *_ = plan_for(replace(found, summary=alone), ask).plan.notes
     assert first.startswith("Mend first")
+    late = {"kind": "action_lag", "belongs_to": D.ACTUATOR_RESPONSE.value, "what": "", "fix": ""}
+    alone = {**found.summary, "shown_alone": [late]}
+    told_late = plan_for(replace(found, summary=alone), replace(ask, about=about(tmp_path, WEAK)))
+    assert told_late.plan.items[0].commands
+    assert not any(n.startswith("Mend first") for n in told_late.plan.notes)
     ladder["identify"] = {"points": [27, -2, 52], "stations": 5}
     assert not told(D.ACTUATOR_RESPONSE)
 
