@@ -229,6 +229,18 @@ def signals_handled(numbers: Iterable[signal.Signals], handler: Any) -> Iterator
             signal.signal(number, handled)
 
 
+@contextlib.contextmanager
+def starting_deaf() -> Iterator[None]:
+    """Have processes that the block starts ignore Ctrl-C from the first import on.
+
+    Until their own code ran they would end with a traceback. Other threads can't: nothing is done.
+    """
+    with contextlib.ExitStack() as undo:
+        if threading.current_thread() is threading.main_thread():
+            undo.enter_context(signals_handled([signal.SIGINT], signal.SIG_IGN))
+        yield
+
+
 def signals(*names: str) -> tuple[signal.Signals, ...]:
     """Return those signals that the system has; Windows has SIGINT and SIGTERM, few others."""
     return tuple(signal.Signals[name] for name in names if name in signal.Signals.__members__)

@@ -17,6 +17,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 
 LOCAL: Final = "local"
@@ -58,7 +59,8 @@ def run_jobs[J, R](
             held, leash = context.Pipe(duplex=False)
             _pools[workers] = ProcessPoolExecutor(workers, context, _begin, (held,)), leash
         pool, _ = _pools[workers]
-        futures += [pool.submit(work, job) for job in jobs]
+        with platform_calls.starting_deaf():
+            futures += [pool.submit(work, job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:

@@ -45,7 +45,13 @@ def run(config: ReviewConfig) -> int:
         writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
-    units = TakeSource(store, scene=scene).units(config.units)
+    try:
+        units = TakeSource(store, scene=scene).units(config.units)
+    except UnusableInputError as doubt:
+        if config.units or config.station:
+            raise
+        units = "unknown"  # labels need none
+        print(f"{doubt} Until then curves and suggestions have no angles.", file=sys.stderr)
     if config.units:
         remember_units(store.root, config.units)
         store = open_labelled(root)

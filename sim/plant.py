@@ -25,6 +25,7 @@ import cv2
 import mujoco
 import numpy as np
 
+from gaploop.core import platform_calls
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
@@ -229,7 +230,8 @@ class CameraServer:
             name="cameras",
             daemon=True,
         )
-        self._process.start()
+        with platform_calls.starting_deaf():
+            self._process.start()
         end_s = time.monotonic() + _START_S
         while not self._up.wait(0.1):
             if not self._process.is_alive() or time.monotonic() > end_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
@@ -44,6 +45,8 @@ class ReviewSuggester:
 
     def __init__(self, root: Path, units: str = "", scene: StationScene = THE_CELLS) -> None:
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, units, scene))
+        with platform_calls.starting_deaf():
+            self._pool.submit(os.getpid)  # starts the process
 
     def diagnose(self, uid: str) -> Future[TakeDiagnosis | None]:
         """Have a take diagnosed; None where it can't be read."""

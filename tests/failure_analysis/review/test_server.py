@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Message
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.review.server import (
     HOST,
@@ -30,7 +31,7 @@ from gaploop.failure_analysis.review.server import (
     bounded,
     free_socket,
 )
-from gaploop.scripts import cli
+from gaploop.scripts import _review, cli
 
 HERE = "http://127.0.0.1:8321"
 PAGE = Starlette(routes=[Route("/", lambda _: PlainTextResponse("the page"))])
@@ -178,6 +179,31 @@ def test_labels_that_could_not_be_written_are_refused_at_the_start(
     labels.mkdir()  # as unwritable as it gets, also for root
     assert cli.main(["review", str(dataset)]) == 2
     assert str(labels) in one_line(capsys.readouterr().err)
+
+
+def test_a_doubt_about_units_keeps_nobody_from_labelling(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """26 sets of an SO-101 from -40 to 40 weren't opened, though labels need no angles."""
+
+    def doubt(_source: object, _stated: str) -> str:
+        raise UnusableInputError("They may be degrees. Say which: --units=degrees.")
+
+    monkeypatch.setattr(_review.TakeSource, "units", doubt)
+    monkeypatch.setattr(_review, "serve", lambda *_, **__: None)
+    ask_for = ["review", str(dataset), "--author=eva", "--suggestions=false"]
+    assert cli.main(ask_for) == 0
+    assert "--units=degrees. Until then" in capsys.readouterr().err
+    assert cli.main([*ask_for, "--units=furlongs"]) == 2
+
+
+def test_what_is_started_ignores_an_early_interrupt() -> None:
+    """Ctrl-C in the first seconds of `review` printed the traceback of its second process."""
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    with platform_calls.starting_deaf():
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert said.stdout.split() == [b"True"]
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def test_nothing_heavy_is_imported_for_help() -> None:
