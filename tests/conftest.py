@@ -170,6 +170,7 @@ def _freeze_imports() -> None:
 def pytest_runtestloop() -> None:
     _freeze_imports()
     gc.enable()
+    gc.set_threshold(20_000, 10, 10)  # each 700 objects was a twentieth of the processor time
 
 
 # LeRobot's encoder raises it where root runs the tests: one worker kept the others, and all else,
