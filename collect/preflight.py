@@ -42,8 +42,8 @@ from gaploop.datasets.absolute.findings import (
     trends,
 )
 from gaploop.datasets.absolute.recording import recording_of
+from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.arm import DAMPING, ESTOP, MEASURE
-from gaploop.teleop.checks.result import CheckResult, Level
 
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""

@@ -34,7 +34,7 @@ from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pic
 from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
-from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.checks import CheckResult, Level
 
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"

@@ -16,7 +16,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.finetune.lerobot_formats import FORMATS, REFERENCE, possible_views, weights_mb
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
-from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.checks import CheckResult, Level
 
 WARM_UP: Final = 5
 """Plans before the first that is timed; compiling happens in these."""

@@ -36,11 +36,20 @@ from gaploop.scripts import options
 from gaploop.scripts.doctor import DoctorConfig
 from gaploop.sim.cell import CellCamera
 from gaploop.teleop.calibration.store import calibration_path
-from gaploop.teleop.checks import calibrations, cameras, machine, servos
+from gaploop.teleop.checks import (
+    By,
+    CheckResult,
+    Level,
+    Person,
+    all_usable,
+    calibrations,
+    cameras,
+    machine,
+    servos,
+)
 from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, MEASURE, check_limits, check_moving
 from gaploop.teleop.checks.calibrations import check_station
 from gaploop.teleop.checks.cameras import check_pictures
-from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.servos.calibration import arm_folder
 from gaploop.teleop.stopping import disconnect

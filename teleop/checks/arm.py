@@ -34,7 +34,7 @@ from gaploop.core.messages import (
 from gaploop.core.protocols import Follower, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.checks.result import By, CheckResult, Level, Person
+from gaploop.teleop.checks import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates

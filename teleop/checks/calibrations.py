@@ -22,7 +22,7 @@ from gaploop.teleop.calibration.hand_eye import MAX_RESIDUAL_MM
 from gaploop.teleop.calibration.intrinsics import most_rms_px
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration
-from gaploop.teleop.checks.result import By, CheckResult, Level, Person
+from gaploop.teleop.checks import By, CheckResult, Level, Person
 from gaploop.teleop.servos.calibration import (
     FIX,
     FORMER,

@@ -17,8 +17,8 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import CameraFrame
 from gaploop.core.protocols import CameraSource, CountedCamera
+from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.machine import Access
-from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos.port import Usb, permission_fix, port_holder
 
 AREA: Final = "camera"

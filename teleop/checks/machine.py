@@ -19,7 +19,7 @@ import av
 from av.codec import Codec
 
 from gaploop.core.clock import realtime_rights
-from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.servos.port import SUPERVISOR, permission_fix, port_holder
 
 AREA: Final = "this machine"

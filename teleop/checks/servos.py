@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.arms import ARMS
+from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.calibrations import arm_of, command_for, nearest, owners, role_of
-from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.calibration import (

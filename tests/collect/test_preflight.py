@@ -8,7 +8,7 @@ from pathlib import Path
 from gaploop.collect.preflight import FILE, Checked, check_speed, missing, write_record
 from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.checks.result import Level
+from gaploop.teleop.checks import Level
 
 NOW = Checked("sha256:p", "so101_follower white")
 

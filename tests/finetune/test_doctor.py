@@ -22,7 +22,7 @@ from gaploop.finetune.doctor import (
     check_views,
 )
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
-from gaploop.teleop.checks.result import Level
+from gaploop.teleop.checks import Level
 
 JOINTS = ("pan", "lift", "grip")
 NAMES = tuple(f"{name}.pos" for name in JOINTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gaploop.teleop.checks.result import CheckResult
+from gaploop.teleop.checks import CheckResult
 
 
 def allow(_path: str, _mode: int) -> bool:

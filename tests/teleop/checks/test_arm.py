@@ -27,6 +27,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
+from gaploop.teleop.checks import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.checks.arm import (
     MEASURE,
     MOVED,
@@ -37,7 +38,6 @@ from gaploop.teleop.checks.arm import (
     check_limits,
     check_moving,
 )
-from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.emulator.arms import JOINTS, arm_plan
 from gaploop.teleop.emulator.bus import EmulatedBus

@@ -19,12 +19,12 @@ from fake_system import one
 from gaploop.collect.preflight import Terminal
 from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.calibration.store import save_part
+from gaploop.teleop.checks import By, Level, all_usable
 from gaploop.teleop.checks.calibrations import (
     check_arm_files,
     check_station,
     check_station_ages,
 )
-from gaploop.teleop.checks.result import By, Level, all_usable
 from gaploop.teleop.servos.calibration import arm_folder
 
 

@@ -14,8 +14,8 @@ from fake_system import allow, one, process, refuse
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.messages import CameraFrame
+from gaploop.teleop.checks import Level
 from gaploop.teleop.checks.cameras import check_devices, check_pictures
-from gaploop.teleop.checks.result import Level
 
 
 def camera(root: Path, number: int, index: int = 0) -> None:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_system import one
 
+from gaploop.teleop.checks import Level, all_usable
 from gaploop.teleop.checks.machine import (
     check_disk,
     check_encoder,
@@ -20,7 +21,6 @@ from gaploop.teleop.checks.machine import (
     check_python,
     check_real_time,
 )
-from gaploop.teleop.checks.result import Level, all_usable
 
 
 def test_governor_and_disk(tmp_path: Path) -> None:

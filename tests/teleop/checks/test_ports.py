@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_system import allow, one, process, refuse
 
+from gaploop.teleop.checks import Level
 from gaploop.teleop.checks.machine import FoundPort, check_modem_manager, check_port
-from gaploop.teleop.checks.result import Level
 from gaploop.teleop.servos.port import permission_fix, port_holder
 
 

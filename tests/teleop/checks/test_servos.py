@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.calibrations import check_arm_files
-from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.checks.servos import check_servos
 from gaploop.teleop.emulator.arms import ArmPlan, koch, openmanipulator, so101
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
