@@ -49,7 +49,7 @@ from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.sim.catalogue import arm_named
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.identification import fit_station
+from gaploop.sim.identification.drives import fit_station
 from gaploop.sim.randomise import preset
 
 DEMONSTRATION_S: Final = 10.0

@@ -42,9 +42,9 @@ from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.identify import IdentifyConfig, Modelled
 from gaploop.sim.catalogue import arm_named
-from gaploop.sim.identification import fit_station
 from gaploop.sim.identification.contact import FULL, PROBE
 from gaploop.sim.identification.drive_fit import MOST_STEPS
+from gaploop.sim.identification.drives import fit_station
 from gaploop.sim.identification.open_loop import ServoArm, arm_of_takes, is_of_the_cell
 from gaploop.sim.recolour import recoloured_take
 from gaploop.teleop.stopping import stoppable

@@ -1,13 +1,14 @@
 """Which drives a station's arm has, from the goals it was given and where it said it was.
 
 What may differ is in `drive_parameters`, the fit and its choice in `drive_fit`; here episodes are
-held out, ways of reading them compared, and rows of the twin made.
+held out, ways of reading them compared, and rows of the twin made. At the end the whole station's
+twin: the scene by its pictures, contact by what is felt of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from scipy.stats import t as student
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
-from gaploop.core.twin import TwinParameter
+from gaploop.core.twin import Twin, TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
+from gaploop.sim.identification.contact import FULL, PROBE, fit_contact
 from gaploop.sim.identification.drive_fit import (
     LATENCY,
     LEAST_GAIN,
@@ -41,6 +43,7 @@ from gaploop.sim.identification.open_loop import (
     drive_logs,
     encoder_step_rad,
 )
+from gaploop.sim.identification.scene import fit_scene
 from gaploop.sim.scene import TIMESTEP_S
 
 CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
@@ -354,3 +357,35 @@ def _encoder_parameters(
             "sensor_noise.encoder_drift.drift_rad", "rad", 0.0, 0.0, everywhere, False, source
         ),
     ]  # fmt: skip
+
+
+def fit_station(
+    takes: Sequence[Take],
+    arm: DrivenArm,
+    station: str,
+    *,
+    made_from: Sequence[Mapping[str, Any]] = (),
+    pictures: bool = True,
+    advance: Callable[..., None] = lambda *_: None,
+) -> tuple[Twin, FittedDrives]:
+    """Return the twin, and how its drives were found.
+
+    Args:
+        takes: of the station; their units known.
+        arm: the cell's arm that stands for its own, or anybody's.
+        made_from: as in `Twin`.
+        pictures: measure the scene, too.
+        advance: told the physics steps of work on the drives; called after each piece on contact.
+    """
+    free = [take for take in takes if take.info.conditions.get(PROBE) != FULL]
+    drives = fit_drives(free, arm, advance)
+    rows = {(p.name, p.joint): p for p in drives.parameters}
+    # Zeros may come of either: of the one that can tell.
+    for row in fit_scene(takes, arm) if pictures and not isinstance(arm, ServoArm) else ():
+        if (row.name, row.joint) not in rows or row.excited:
+            rows[row.name, row.joint] = row
+    twin = Twin(station, arm.name, tuple(rows.values()), tuple(made_from), drives.fit)
+    if isinstance(arm, ServoArm):
+        return replace(twin, world={"model": str(arm.path.resolve())}), drives
+    contact = fit_contact(takes, arm, twin, advance=advance)
+    return replace(twin, parameters=(*twin.parameters, *contact)), drives
