@@ -164,10 +164,12 @@ def look(
                         seen.blur[index], seen.edges_px[index] = blur(grey), edge_width_px(grey)
             for index, begin in pauses.items():
                 count = min(span, recording.lengths[index])
-                run = [(_small(f, "gray"), f.key_frame) for f in shown(key, index, begin, count)]
+                run, keys = list[FloatArray](), list[bool]()
+                for frame in shown(key, index, begin, count):
+                    run.append(_small(frame, "gray"))
+                    keys.append(bool(frame.key_frame))
                 if len(run) >= 8:
-                    grey, keys = zip(*run, strict=True)
-                    seen.runs.append(Run(index, begin, np.stack(grey), np.array(keys, dtype=bool)))
+                    seen.runs.append(Run(index, begin, np.stack(run), np.array(keys)))
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = reason(error)
         return seen
