@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets import layout
-from gaploop.datasets.columns import ACTION, STATE
+from gaploop.datasets.columns import ACTION, SENT, STATE
 from gaploop.datasets.layout import DatasetInfo
 
 GRIPS: Final = ("grip", "jaw", "finger", "hand", "thumb", "pinky")
@@ -91,7 +91,10 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     """
     info = layout.read_info(root)
     vectors = [name for name in (ACTION, STATE) if info.width(name)]
-    tables = [_columns(path, vectors) for path in layout.data_files(root)]
+    # What the arm was told, where a safety filter let less through than was asked for.
+    told = SENT if info.width(SENT) == info.width(ACTION) else ACTION
+    columns = sorted({*vectors, told}) if len(vectors) == 2 else vectors
+    tables = [_columns(path, columns) for path in layout.data_files(root)]
     if not tables or not sum(len(t) for t in tables):
         return MotionRecording(info, {}, why_not="it holds no rows")
     index = np.concatenate([_numbers(t, "episode_index")[:, 0] for t in tables]).astype(np.int64)
@@ -102,7 +105,7 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     if len(vectors) < 2:
         lacks = " and ".join(n for n in (ACTION, STATE) if n not in vectors)
         return MotionRecording(info, lengths, why_not=f"there is no {lacks}")
-    action, state = (np.concatenate([_numbers(t, name) for t in tables]) for name in vectors)
+    action, state = (np.concatenate([_numbers(t, n) for t in tables]) for n in (told, STATE))
     whole = np.isfinite(action).all(axis=1) & np.isfinite(state).all(axis=1)
     missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
     missing = {e: n for e, n in missing.items() if n}

@@ -194,3 +194,20 @@ def test_bad_input_is_one_line(tmp_path: Path, damage: str) -> None:
     with pytest.raises(UnusableInputError) as error:
         examine(root)
     assert "\n" not in str(error.value)
+
+
+def test_an_arm_is_judged_by_what_it_was_told_not_by_what_was_asked_of_the_filter(
+    tmp_path: Path,
+) -> None:
+    """A safety filter's speed limit was told as one of the servo, of gaploop's own recording."""
+    values, more = arm(17.0), np.array([0, 17.0, 0, 0, 0, 0])
+    root, told = write(tmp_path / "set", values), np.concatenate([u + more for u, _ in values])
+    assert "offset" in kinds(root)
+    (file,) = root.glob("data/*/*.parquet")
+    table = pq.read_table(file)
+    sent = pa.FixedSizeListArray.from_arrays(pa.array(told.ravel(), pa.float32()), told.shape[1])
+    pq.write_table(table.append_column("gap.sent", sent), file)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["gap.sent"] = {**info["features"]["action"], "dtype": "float32"}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    assert "offset" not in kinds(root)
