@@ -284,8 +284,8 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
         videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
         answer["videos"] = videos
         again = options.counted(done.encoded, "episode") if done.encoded else "nothing"
-        whole = options.counted(done.whole, "file")
-        said = f" Videos: {whole} kept as before, {done.cut} episodes cut out, {again} "
+        whole, cut = options.counted(done.whole, "file"), options.counted(done.cut, "episode")
+        said = f" Videos: {whole} kept as before, {cut} cut out, {again} "
         lines.append("Done." + (f"{said}encoded again." if any(videos.values()) else ""))
     if not config.json:
         here, gone = Path.cwd(), {"root": None, "from": [one for one in left if one["takes"]]}

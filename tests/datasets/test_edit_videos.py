@@ -107,7 +107,7 @@ def test_an_edit_encodes_nothing_unless_it_is_told_to(
     assert video.read_bytes() == before
     out = tmp_path / "out"
     assert main([*arguments, f"--output_dir={out}", "--reencode"]) == 0
-    assert "1 episodes cut out, 1 episodes encoded again" in capsys.readouterr().out
+    assert "1 episode cut out, 1 episode encoded again" in capsys.readouterr().out
     for take, code in zip(read_takes(out), (0, 200), strict=True):
         seen = [barcodes[1](picture) for picture in take.cameras["overhead"]()]
         assert seen == [code + k for k in range(6)]

@@ -19,8 +19,10 @@ from gaploop.core.vocabulary import Domain, GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.failure_analysis.planning.remedies import PlanContext, commands
 from gaploop.finetune.evaluation import NOMINAL, Rollout, summarise
-from gaploop.scripts import cli, demo
+from gaploop.scripts import _demo as demo
+from gaploop.scripts import cli
 from gaploop.scripts._arguments import parse
+from gaploop.scripts.demo import DemoConfig
 
 
 class Commands:
@@ -78,7 +80,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Commands:
 def test_the_loop_is_typed_once_and_its_end_told(typed: Commands, tmp_path: Path) -> None:
     """A cell whose plan has only words, and one for which 20 episodes are collected."""
     folder = tmp_path / "out"
-    assert demo.run(demo.DemoConfig(folder, json=True)) == 0
+    assert demo.run(DemoConfig(folder, json=True)) == 0
     told = json.loads((folder / "demo.json").read_text())
     assert told["better"] == [False, True]
     a, b = told["loops"]
@@ -92,10 +94,10 @@ def test_the_loop_is_typed_once_and_its_end_told(typed: Commands, tmp_path: Path
     page = (folder / "report.html").read_text()
     assert "Nothing here was measured on a real robot" in page
     assert "gaploop finetune" in page
-    assert demo.run(demo.DemoConfig(folder, json=True)) == 0
+    assert demo.run(DemoConfig(folder, json=True)) == 0
     assert sum(counts.values()) == len(typed.typed)
     with pytest.raises(UnusableInputError, match="other settings"):
-        demo.run(demo.DemoConfig(folder, quick=True))
+        demo.run(DemoConfig(folder, quick=True))
 
 
 def test_what_fails_is_typed_again_and_a_remedy_that_fails_is_told(
