@@ -42,7 +42,7 @@ from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.identify import IdentifyConfig, Modelled
 from gaploop.sim.catalogue import arm_named
-from gaploop.sim.identification.contact import FULL, PROBE
+from gaploop.sim.identification.contact import DRAWS, FULL, PROBE
 from gaploop.sim.identification.drive_fit import MOST_STEPS
 from gaploop.sim.identification.drives import fit_station
 from gaploop.sim.identification.open_loop import ServoArm, arm_of_takes, is_of_the_cell
@@ -267,6 +267,8 @@ def identify(config: IdentifyConfig) -> Twin:
     pictures = config.pictures and own is None
     says, per_mark = "Fitting drives and scene" if pictures else "Fitting drives", 100_000
     usual, done = 3 * MOST_STEPS // (2 * per_mark), 0
+    if any(take.info.conditions.get(PROBE) == FULL for take in takes):
+        usual += DRAWS  # probes simulated for what is felt of contact
     with options.progress(says, usual, "Still fitting, longer than usual") as mark:
 
         def advance(steps: int = per_mark) -> None:
