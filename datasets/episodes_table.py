@@ -120,12 +120,12 @@ def gap_row(episode: EpisodeRow) -> dict[str, Any]:
 
 def rows_of(root: Path, uids: Collection[str]) -> list[dict[str, Any]]:
     """Return the gap columns of those of some takes that a dataset holds and has columns of."""
-    found: list[dict[str, Any]] = []
+    found, asked = list[dict[str, Any]](), set(uids)
     for path in episode_files(root):
         if not set(EPISODE_COLUMNS) <= set(pq.read_schema(path).names):
             continue
         table = read_parquet(path, list(EPISODE_COLUMNS))
-        wanted = [uid in uids for uid in table["gap_uid"].to_pylist()]
+        wanted = [uid in asked for uid in table["gap_uid"].to_pylist()]
         found += table.filter(pa.array(wanted, pa.bool_())).to_pylist()
     return found
 
