@@ -51,6 +51,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     render_mode = "rgb_array"
+    units = "deg"
     photo: Path | None = None
     wording = SEEN
 
