@@ -147,6 +147,7 @@ def test_the_pages_that_it_leads_to(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize(
     "gap", ["spatial_geometry.camera_pose", "actuator_response.latency", "object_property.size"]
 )
