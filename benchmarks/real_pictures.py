@@ -442,7 +442,7 @@ def table(result: dict[str, Any]) -> str:
     lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for about, (_, strengths, _) in ALTERATIONS.items():
         rows = {name: camera["altered"][about] for name, camera in columns.items()}
-        told = [
+        shown = [
             f"{_found(cells)}; {', '.join(_more(cell['error']) for cell in cells)}"
             for cells in rows.values()
         ]
@@ -450,11 +450,11 @@ def table(result: dict[str, Any]) -> str:
         for cells in rows.values():
             for row in cells:
                 beside.update(row["beside"])
-        told += [", ".join(map(str, cell["won"].get(about, ()))) or "–"]
-        told += [", ".join(f"{q} {n}" for q, n in beside.items()) or "–"]
+        shown += [", ".join(map(str, cell["won"].get(about, ()))) or "–"]
+        shown += [", ".join(f"{q} {n}" for q, n in beside.items()) or "–"]
         unit = about.partition("[")[2].rstrip("]")
         name = f"{about.partition(' [')[0]} {', '.join(f'{x:g}' for x in strengths)} {unit}"
-        lines.append(f"| {name} | {' | '.join(told)} |")
+        lines.append(f"| {name} | {' | '.join(shown)} |")
     black = [_more(camera["black"]) for camera in columns.values()]
     plain = ", ".join(map(str, cell["won"].get("", ()))) or "–"
     lines.append(f"| all black | {' | '.join(black)} | unaltered {plain} | |")

@@ -32,8 +32,8 @@ LIGHT: Final = frozenset(
 """Questions about a camera that another light may answer by yes."""
 MADE_UP: Final = {
     f"{ALONE} called failures": "10 of 10 environmental complexity",
-    "called failures, the next": "12 of 12 obstruction",
-    "the next 12 failures": "12 of 12 obstruction",
+    f"{DEALT} called failures, the next": "12 of 12 obstruction",
+    f"those successes, the next {DEALT} failures": "12 of 12 obstruction",
     "joints only": "25 of 25 a mode",
     "of the first 6": "3 with a clear cause",
 }
@@ -144,7 +144,8 @@ def cases(result: Mapping[str, Any]) -> list[str]:
     lines = ["| tried on real pictures | said once | said now | |", "|---|---|---|---|"]
 
     def add(tried: str, once: str, now: Sequence[str], judged: str) -> None:
-        lines.append(f"| {tried} | {once} | {'; '.join(now) or 'no data'} | {judged} |")
+        told = f"{'; '.join(now)} | {judged}" if now else "no data | –"
+        lines.append(f"| {tried} | {once} | {told} |")
 
     for words, once in MADE_UP.items():
         rows = [row for row in result["said"] if words in row["tried"]]

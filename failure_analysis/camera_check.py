@@ -309,6 +309,11 @@ class KnownCamera:
         """Edges that stay where they are in all takes, 0 to 1, shape (HEIGHT, WIDTH)."""
         return self._still(tuple(self._others(None)))[2]
 
+    @cached_property
+    def most_clipped(self) -> float:
+        """Share of a reference take's pixels without shades above them, at most."""
+        return max(map(_clipped, self.takes))
+
     def _others(self, left_out: int | None) -> list[int]:
         takes = range(len(self.takes))
         return [k for k in takes if left_out is None or self.block[k] != left_out]
@@ -478,7 +483,7 @@ class KnownCamera:
         if told["cover"].answer is YesNo.NO and not self._would_show(maps, share):
             why = "a small one would not stand out from how the episodes to compare with differ"
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
-        clipped = _clipped(samples) > max(map(_clipped, self.takes)) + MORE_CLIPPED
+        clipped = _clipped(samples) > self.most_clipped + MORE_CLIPPED
         brighter = told["exposure"].answer is YesNo.YES and told["exposure"].value > 0
         if clipped and (brighter or told["local_light"].answer is YesNo.YES):
             spoilt(BY_SHADES, "its bright parts have no shades left")
