@@ -500,8 +500,13 @@ class Demonstrations:
             self._root.rmdir()  # empty; LeRobot makes it itself
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, error: object, *_rest: object) -> None:
         if self._dataset is None:
+            if error is None:
+                raise UnusableInputError(
+                    f"No attempt succeeded: nothing is in {self._root}. Mend what demonstrates "
+                    "(gaploop doctor tries waypoints), or keep failures: --dataset.failures=true."
+                )
             return
         self._dataset.finalize()
         if self.failures or self._units:

@@ -174,6 +174,9 @@ def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
     assert frame["observation.environment_state"].shape == (SCENE,)
     with pytest.raises(UnusableInputError, match="isn't empty"):
         Demonstrations(root)
+    lacking = Demonstrations(tmp_path / "none", "Be even")
+    with pytest.raises(UnusableInputError, match="No attempt succeeded"), lacking as shown:
+        evaluate_gym(SCRIPT, env, 1, seed=1, demonstrations=shown)
 
 
 def test_kept_attempts_carry_the_joints_that_an_environment_names(
