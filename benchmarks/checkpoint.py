@@ -465,7 +465,6 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from benchmarks.lerobot_made_up import without_downloads
     from gaploop.datasets.absolute import open_loop
 
-    add_thin_backbone()
     without_downloads(setattr, folder / "vlm", is_tiny=True)
     vars(open_loop)["BUDGET_S"] = np.inf  # a shared machine may lend a hundredth of a core
     file = folder / "rows.jsonl"
