@@ -44,23 +44,49 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.NOT_FOLLOWING: "see what holds the joint; check its servo's cable and power",
 }
 """What to do after a trip before it is cleared."""
+OWN_ERRORS: Final[dict[int, tuple[str, str]]] = {
+    REBOOTED: ("a servo lost power or torque", "check its cable and the power supply"),
+    0x01: ("the supply voltage is out of range", "check the power supply and its plugs"),
+    0x04: (
+        "a servo says that it is too hot",
+        "let it cool for some minutes, cut its power for 5 s",
+    ),
+    0x20: ("a servo is overloaded", "free its joint, cut its power for 5 s"),
+}
+"""Status bits that mean the same to either maker: what they say, and what to do."""
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
 """After a trip by these the devices are connected anew: a port whose cable was pulled is another
 one when it is back, and a servo that lost power has forgotten its settings."""
 
 
-def say_reasons(reasons: SafetyReason) -> str:
-    """Return every reason in words, joined by semicolons."""
-    return "; ".join(WHAT[reason] for reason in reasons if reason in WHAT)
+def say_reasons(reasons: SafetyReason, errors: int = 0) -> str:
+    """Return every reason in words, joined by semicolons; `errors` are the servos' status bits."""
+    return "; ".join(_chosen(WHAT, reasons, errors, 0))
 
 
-def say_to_do(reasons: SafetyReason, where: str = "") -> str:
+def say_to_do(reasons: SafetyReason, where: str = "", errors: int = 0) -> str:
     """Return what to do about a trip; `where` is host and port of a leader elsewhere, or ""."""
     to_do = TO_DO
     if where:
         link = f"check the link to {where}, and that gaploop serve runs there"
         to_do = {**TO_DO, SafetyReason.STALE_LEADER: link}
-    return "; ".join(to_do[reason] for reason in reasons if reason in to_do)
+    return "; ".join(_chosen(to_do, reasons, errors, 1))
+
+
+def _chosen(
+    words: dict[SafetyReason, str], reasons: SafetyReason, errors: int, which: int
+) -> list[str]:
+    """Return the words for each reason; servos' errors by their bits, where all are known."""
+    known = [says[which] for bit, says in OWN_ERRORS.items() if errors & bit]
+    if errors & ~(NO_REPLY | sum(OWN_ERRORS)):
+        known = []
+    chosen: list[str] = []
+    for reason in reasons:
+        if reason is SafetyReason.HARDWARE_ERROR and known:
+            chosen += known
+        elif reason in words:
+            chosen.append(words[reason])
+    return chosen
 
 
 def say_status(bits: int, protocol: str = "") -> str:
@@ -80,10 +106,10 @@ MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
 
-def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
+def say_trip(reason: SafetyReason, joints: tuple[str, ...], errors: int = 0) -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line."""
-    to_do = say_to_do(reason) or "see to it"
-    return f"{say_reasons(reason)}{say_joints(joints)}. To go on: {to_do}."
+    to_do = say_to_do(reason, errors=errors) or "see to it"
+    return f"{say_reasons(reason, errors)}{say_joints(joints)}. To go on: {to_do}."
 
 
 def say_joints(joints: tuple[str, ...]) -> str:
