@@ -44,10 +44,14 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.NOT_FOLLOWING: "see what holds the joint; check its servo's cable and power",
 }
 """What to do after a trip before it is cleared."""
+SUPPLY: Final = 0x01
+"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
+HOT: Final = 0x04
+"""Another one: the servo finds itself too hot."""
 OWN_ERRORS: Final[dict[int, tuple[str, str]]] = {
     REBOOTED: ("a servo lost power or torque", "check its cable and the power supply"),
-    0x01: ("the supply voltage is out of range", "check the power supply and its plugs"),
-    0x04: (
+    SUPPLY: ("the supply voltage is out of range", "check the power supply and its plugs"),
+    HOT: (
         "a servo says that it is too hot",
         "let it cool for some minutes, cut its power for 5 s",
     ),
@@ -84,6 +88,8 @@ def _chosen(
     for reason in reasons:
         if reason is SafetyReason.HARDWARE_ERROR and known:
             chosen += known
+        elif reason is SafetyReason.OVER_TEMPERATURE and known and errors & HOT:
+            continue  # the servo has said so itself
         elif reason in words:
             chosen.append(words[reason])
     return chosen
@@ -132,8 +138,6 @@ FAR_S: Final = 1.0
 motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 DEAF_S: Final = 0.05
 """An arm of which nothing at all was heard for so long isn't driven on blindly: it holds [s]."""
-SUPPLY: Final = 0x01
-"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
 
 
 class TripWatch:
