@@ -32,7 +32,7 @@ from gaploop.core.files import read_json, sha256
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.schema import number
 from gaploop.datasets.columns import FORCE
-from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.target import SHIPPED, is_hub_name, policy_not_found
 from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
@@ -53,11 +53,7 @@ from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
-PACKAGED: Final = {
-    "base": PACKAGED_BASE,
-    "default": PACKAGED_BASE,
-    "base_vision": Path(__file__).parent / "base_vision",
-}
+PACKAGED: Final = {name: Path(__file__).parent / name for name in SHIPPED}
 """Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
@@ -269,10 +265,7 @@ def resolve(path: str | Path) -> Path:
         path = PACKAGED[str(path)]
     folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
     if not folder.exists():
-        raise UnusableInputError(
-            f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
-            "Hub, such as me/pick_place, or 'base' or 'base_vision'."
-        )
+        raise policy_not_found(path)
     # Copied without links, a run of lerobot-train has no "last": its newest checkpoint then.
     steps = sorted(folder.glob("checkpoints/[0-9]*/pretrained_model"), reverse=True)
     for candidate in (folder, *(folder / name for name in RUN_PARTS), *steps):

@@ -9,6 +9,7 @@ mapping), knows no bare booleans and no positionals, and reports errors as argpa
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -28,8 +29,18 @@ from draccus.utils import DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
+from gaploop.datasets.hub.target import is_hub_address, require_policy
 
 CONFIG_PATH: Final = "config_path"
+POLICIES: Final = ("policy.path", "baseline", "candidate", "reset")
+INPUTS: Final = (
+    *("real", "sim", "mixture", "rollouts", "reference", "trained_on", "watch"),
+    *("twin", "env.twin", "robot.twin", "env.scene", "robot.scene", "roles"),
+    *("station", "plan", "suite", "diagnosis", "takes", "carried_out", "outcomes", "verify"),
+)
+"""Options that name what has to be there, in any command: `require_inputs` looks for it."""
+_NO_INPUT: Final = ("help", "auto", "never", "person", "script", "null", "")
+"""Words that some of them take in the place of a path."""
 _WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -225,6 +236,29 @@ def chosen_types(argv: Sequence[str]) -> dict[str, str]:
 def all_types(argv: Sequence[str]) -> dict[str, str]:
     """Return `chosen_types`, also of the file of `--config_path`."""
     return _types_in(_config_file(argv)[1]) | chosen_types(argv)
+
+
+def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
+    """Refuse a policy, dataset or file that isn't there, before anything heavy is imported.
+
+    Raises:
+        UnusableInputError: one isn't there.
+    """
+    bare = itertools.takewhile(lambda token: not token.startswith("-"), argv)
+    given = dict(_flat(_config_file(argv)[1]))
+    given |= {**dict(zip(positional, bare, strict=False)), **dict(_pairs(argv))}
+    for name in (*POLICIES, *INPUTS):
+        value = given.get(name)
+        if isinstance(value, str) and value.startswith("["):
+            with contextlib.suppress(UnusableInputError):  # said when options are read
+                value = parse_yaml(value, f"--{name}")
+        for path in value if isinstance(value, list) else [value]:
+            if not isinstance(path, str) or path in _NO_INPUT or is_hub_address(path):
+                continue
+            if name in POLICIES:
+                require_policy(path)
+            elif not Path(path).expanduser().exists():
+                raise UnusableInputError(f"--{name}: {path} not found. Check the path.")
 
 
 def nearest(name: str, options: Mapping[str, Option]) -> str:

@@ -181,18 +181,20 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
 
         arguments = discover(arguments)
     own = given = arguments
+    from gaploop.scripts._arguments import parse, require_inputs
+
+    passes_on = hasattr(module, "PASSED_ON") and "--" in given
+    if passes_on:
+        own = given[: given.index("--")]
+    if not _HELP & set(own):
+        require_inputs(own, positional(module))
     # LeRobot's devices, on a busy machine, or what a command imports to do its work.
     starting = functools.partial(lines_while, lambda: f"{program} is starting …")
     with starting():
         config_class = config_class_of(module, command, given)
-    passes_on = hasattr(module, "PASSED_ON") and "--" in given
-    if passes_on:
-        own = given[: given.index("--")]
     if _HELP & set(own):
         print(_command_help(program, module, config_class, given))
         return 0
-    from gaploop.scripts._arguments import parse
-
     setup_logging()
     config = parse(config_class, own, positional(module), program)
     if passes_on:

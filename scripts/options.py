@@ -19,6 +19,7 @@ from gaploop.core.progress import progress as progress
 from gaploop.core.station import SIM_STATION
 from gaploop.core.twin import as_yaml
 from gaploop.datasets.hub.target import check_repo_id
+from gaploop.datasets.hub.target import is_script as is_script
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import counted as counted
 from gaploop.scripts._output import emit as emit
@@ -107,11 +108,6 @@ class PolicyFolder:
     def required(self) -> str:
         """Return `path`; UnusableInputError without."""
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
-
-
-def is_script(policy: str) -> bool:
-    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
-    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where to push: a Hub and a repository on it. Options are checked with it: nothing heavy here."""
+"""What a name stands for: a repository on a Hub, a policy. Options are checked with it: light."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ PUBLIC_ENDPOINT: Final = "https://huggingface.co"
 HUB: Final = "hf://datasets/"
 REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Owner and name; `check_repo_id` is stricter."""
+SHIPPED: Final = ("base", "base_vision")
+"""Policies that ship with gaploop."""
 
 
 def endpoint() -> str:
@@ -66,3 +68,27 @@ def is_hub_name(path: str | Path) -> bool:
 def is_hub_address(name: str) -> bool:
     """Say the same of a name that may begin with hf:// or end with @revision."""
     return name.startswith(HUB) or is_hub_name(name.partition("@")[0])
+
+
+def is_script(policy: str) -> bool:
+    """Say whether a policy is a script, a scene's demonstrator or served, rather than a folder."""
+    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
+
+
+def require_policy(path: str) -> None:
+    """Refuse a policy that is neither a folder here nor another name of one.
+
+    Raises:
+        UnusableInputError: it isn't there.
+    """
+    is_known = path in SHIPPED or is_script(path) or is_hub_name(path)
+    if not (is_known or Path(path).expanduser().exists()):
+        raise policy_not_found(path)
+
+
+def policy_not_found(path: str | Path) -> UnusableInputError:
+    """Return the error for a policy that isn't there."""
+    return UnusableInputError(
+        f"Policy {path} not found. Name a policy, adapter or run folder, its name on the Hub, such "
+        f"as me/pick_place, or '{"' or '".join(SHIPPED)}'."
+    )

@@ -470,14 +470,20 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     assert said.out == ""
 
 
-def test_help_of_any_command_loads_nothing_heavy() -> None:
-    """Incident: `gaploop doctor --help` took six seconds, importing torch to list robots."""
+def test_help_of_any_command_and_a_wrong_path_load_nothing_heavy() -> None:
+    """Incidents: `gaploop doctor --help` took six seconds, importing torch to list robots;
+    `gaploop gate base nowhere` fifteen, until it looked for the folder."""
     code = (
         "import contextlib, io, sys\n"
         "from gaploop.scripts import cli\n"
+        "from gaploop.scripts._arguments import INPUTS, POLICIES\n"
         "for name in cli.commands():\n"
         "    with contextlib.redirect_stdout(io.StringIO()):\n"
         "        assert cli.main([name, '--help']) == 0, name\n"
+        "    for path in (f'--{o}={p}' for o in POLICIES + INPUTS for p in ('gone', '[., gone]')):\n"
+        "        with contextlib.redirect_stderr(io.StringIO()) as said:\n"
+        "            assert cli.main([name, path]) == 2, (name, path)\n"
+        "        assert 'gone not found' in said.getvalue(), (name, path)\n"
         "    heavy = {'torch', 'lerobot', 'pandas', 'scipy', 'mujoco'} & set(sys.modules)\n"
         "    assert not heavy, (name, heavy)\n"
     )
