@@ -86,7 +86,7 @@ def other_arm(*seed: int) -> MadeArm:
 
 @dataclass(frozen=True)
 class MadeEpisode:
-    """Commands and readings [degrees; gripper %], shape (n, 6), pictures, and the task."""
+    """Commands and readings [degrees; gripper %], shape (n, joints), pictures, and the task."""
 
     command: FloatArray
     reading: FloatArray
@@ -238,14 +238,20 @@ def train(
 
     stats = LeRobotDatasetMetadata(f"me/{root.name}", root=root).stats
     named = {"vlm_model_name": str(folder.parent / "vlm")} if kind == "smolvla" else {}
-    visual = PolicyFeature(FeatureType.VISUAL, (3, PX, PX))
+    first = episodes[0]
+    cameras, joints = list(first.pictures), first.command.shape[1]
     config = make_policy_config(
         kind, device="cpu", push_to_hub=False,
         input_features={
-            "observation.state": PolicyFeature(FeatureType.STATE, (6,)),
-            **{f"observation.images.{name}": visual for name in CAMERAS},
+            "observation.state": PolicyFeature(FeatureType.STATE, (first.reading.shape[1],)),
+            **{
+                f"observation.images.{name}": PolicyFeature(
+                    FeatureType.VISUAL, (3, *first.pictures[name].shape[1:3])
+                )
+                for name in cameras
+            },
         },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (6,))},
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (joints,))},
         **OPTIONS[kind], **named,
     )  # fmt: skip
     torch.manual_seed(seed)
@@ -263,15 +269,15 @@ def train(
         for e in (episodes[int(k)] for k in rng.integers(len(episodes), size=BATCH)):
             t = int(rng.integers(len(e.command)))
             seen = np.maximum(t + np.arange(1 - back, 1), 0)
-            first = t + 1 - back if kind == "diffusion" else t
-            ahead = np.clip(np.arange(first, first + CHUNK), 0, len(e.command) - 1)
-            pad = np.arange(first, first + CHUNK) >= len(e.command)
+            begins = t + 1 - back if kind == "diffusion" else t
+            ahead = np.clip(np.arange(begins, begins + CHUNK), 0, len(e.command) - 1)
+            pad = np.arange(begins, begins + CHUNK) >= len(e.command)
             rows.append((e, seen, ahead, pad))
         batch: dict[str, Any] = {
             "observation.state": np.stack([e.reading[s] for e, s, _, _ in rows]),
             "action": np.stack([e.command[a] for e, _, a, _ in rows]),
         }
-        for name in CAMERAS:
+        for name in cameras:
             shown = np.stack([e.pictures[name][s] for e, s, _, _ in rows])
             batch[f"observation.images.{name}"] = shown.transpose(0, 1, 4, 2, 3) / 255.0
         tensors = {k: torch.from_numpy(np.float32(v)) for k, v in batch.items()}
@@ -459,7 +465,6 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from benchmarks.lerobot_made_up import without_downloads
     from gaploop.datasets.absolute import open_loop
 
-    add_thin_backbone()
     without_downloads(setattr, folder / "vlm", is_tiny=True)
     vars(open_loop)["BUDGET_S"] = np.inf  # a shared machine may lend a hundredth of a core
     file = folder / "rows.jsonl"

@@ -16,6 +16,8 @@ import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 
+from benchmarks.checkpoint import BACKBONE, add_thin_backbone
+
 CHUNK: Final = 4
 WORDS: Final = (
     "<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "Move", "the",
@@ -34,13 +36,13 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "act": {
         "chunk_size": CHUNK, "n_action_steps": CHUNK, "dim_model": 16, "n_heads": 2,
         "dim_feedforward": 32, "n_encoder_layers": 1, "n_vae_encoder_layers": 1, "latent_dim": 4,
-        "pretrained_backbone_weights": None,
+        "pretrained_backbone_weights": None, "vision_backbone": BACKBONE,
     },
     "diffusion": {
         "horizon": 8, "n_action_steps": 4, "down_dims": (16, 32), "diffusion_step_embed_dim": 16,
         "spatial_softmax_num_keypoints": 4, "crop_shape": None, "noise_scheduler_type": "DDIM",
         "num_train_timesteps": 10, "n_groups": 4, "resize_shape": None,
-        "pretrained_backbone_weights": None,
+        "pretrained_backbone_weights": None, "vision_backbone": BACKBONE,
     },
     "smolvla": {
         "chunk_size": CHUNK, "n_action_steps": CHUNK, "num_vlm_layers": 2,
@@ -106,6 +108,8 @@ def without_downloads(put: Put, folder: Path, is_tiny: bool) -> None:
     from lerobot.processor import tokenizer_processor
     from transformers import SmolVLMConfig
 
+    if is_tiny:
+        add_thin_backbone()
     words = tokenizer()
     text = {**TEXT, "model_type": "llama", "attention_bias": False}
     tiny = {"vision_config": TINY_VISION, "text_config": text, "scale_factor": 2}

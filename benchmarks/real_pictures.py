@@ -1,19 +1,24 @@
 """The camera check on real pictures: what it says of unaltered takes, and of altered ones.
 
 `--data` holds LeRobot v3 datasets; nothing of them is kept. The first half of a dataset's episodes
-is the reference, the second is judged: as it is, and altered (`--n` of them, 14 alterations of 3
-strengths; none with `--quick`; swapped cameras are apart). Folders of single pictures, one for each
-light, tell what real light does. Each dataset's outcomes are made up, too, and `diagnose` typed.
-What a run before left in `--output_dir` isn't run again.
+is the reference, the second is judged: as it is, and altered (`--n` of them, 16 alterations of 3
+strengths; none with `--quick`; swapped cameras are apart). What an alteration costs is told by a
+small ACT trained on the reference, by its action error open loop on the pictures that the check
+saw, and by `base_vision` in the cell, before the photos of the folder `photos`, if there is one.
+Folders of single pictures, one for each light, tell what real light does. Each dataset's outcomes
+are made up, too, and `diagnose` typed. What a run before left in `--output_dir` isn't run again.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,13 +29,13 @@ from benchmarks.bench import BenchConfig
 from benchmarks.real_said import cases, said_of
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
-from gaploop.core.messages import Image
+from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.camera_check import CameraCheck, KnownCamera, YesNo
-from gaploop.failure_analysis.views.pictures import CameraSamples, reduced, sample
+from gaploop.failure_analysis.views.pictures import PLACES, CameraSamples, reduced, sample
 from gaploop.failure_analysis.views.pictures import measure as measured
 
 log = logging.getLogger(__name__)
@@ -40,6 +45,9 @@ BLACK: Final = 8.0
 
 ALTERED: Final = 3
 """Takes of each dataset that are altered, unless `--n` says otherwise."""
+ACT_STEPS: Final = 600
+SCENES: Final = 10
+"""Scenes that `base_vision` is tried on at each strength."""
 
 
 def _pixels(picture: Image) -> Any:
@@ -90,6 +98,28 @@ def _noisy(picture: Image, sigma: float, row: int) -> Image:
     return _done(_pixels(picture) + rng.normal(0, sigma, picture.shape))
 
 
+def _dirty(picture: Image, share: float) -> Image:
+    """Return a picture through specks on the lens, out of focus, over a share of it."""
+    h, w = picture.shape[:2]
+    rng, specks = np.random.default_rng(7), np.zeros((h, w), dtype=np.float32)
+    radius = int(max(2, w * (share / 12 / np.pi) ** 0.5))
+    for x, y in rng.uniform(0.05, 0.95, (12, 2)):
+        cv2.circle(specks, (int(x * w), int(y * h)), radius, 1.0, -1)
+    specks = np.asarray(cv2.GaussianBlur(specks, (0, 0), 0.4 * radius))[..., None]
+    soft = cv2.GaussianBlur(picture, (0, 0), 2.0 * radius).astype(np.float32)
+    return _done(_pixels(picture) * (1 - 0.7 * specks) + 0.7 * specks * (0.5 * soft + 40))
+
+
+def _through(picture: Image, bend: float) -> Image:
+    """Return a picture as a lens has it whose edges lie farther in (barrel, k1 = -bend)."""
+    h, w = picture.shape[:2]
+    y, x = np.mgrid[-1 : 1 : h * 1j, -1 : 1 : w * 1j] * 0.5 * np.array([h, w])[:, None, None]
+    far = 1.0 + bend * (x**2 + y**2) / (0.25 * (h**2 + w**2))
+    u, v = (x * far + 0.5 * (w - 1)), (y * far + 0.5 * (h - 1))
+    u, v = u.astype(np.float32), v.astype(np.float32)
+    return np.asarray(cv2.remap(picture, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT))
+
+
 type Alteration = Callable[[Image, int, float], Image]
 ALTERATIONS: Final[dict[str, tuple[str, tuple[float, float, float], Alteration]]] = {
     "brighter [stops]": ("exposure", (0.5, 1.0, 1.5), lambda p, _, s: _gained(p, s)),
@@ -118,11 +148,13 @@ ALTERATIONS: Final[dict[str, tuple[str, tuple[float, float, float], Alteration]]
     "moved [share of width]": ("moved", (0.03, 0.05, 0.08), lambda p, _, s: _warped(p, right=s)),
     "turned [deg]": ("moved", (1.5, 3.0, 6.0), lambda p, _, s: _warped(p, turn_deg=s)),
     "cropped [share]": ("crop", (0.03, 0.08, 0.15), lambda p, _, s: _warped(p, scale=1 / (1 - s))),
+    "lens [barrel]": ("crop", (0.03, 0.08, 0.2), lambda p, _, s: _through(p, s)),
     "cover [share]": ("cover", (0.03, 0.08, 0.2), lambda p, _, s: _covered(p, s)),
+    "dirt [share]": ("cover", (0.03, 0.08, 0.2), lambda p, _, s: _dirty(p, s)),
 }  # fmt: skip
 """Name and unit to the question that it is about, its strengths and itself; swapped is apart."""
-BESIDE: Final[dict[str, frozenset[str]]] = {"local_light": frozenset({"exposure"})}
-"""What an alteration does besides: no false finding. Half of a picture is brighter."""
+BESIDE: Final = dict.fromkeys(("local_light", "vignette", "haze"), frozenset({"exposure"}))
+"""What a change does besides, which is no false finding: a picture is brighter or darker by it."""
 
 
 def looked_at(take: Take, camera: str | None = None, **how: Any) -> dict[str, CameraSamples]:
@@ -146,8 +178,16 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         kept = config.output_dir and config.output_dir / f"{root.name}_said.json"
         said += _once(kept, partial(said_of, root, folder))
         kept = config.output_dir and config.output_dir / f"{root.name}_{altered}.json"
-        sets.append(_once(kept, partial(_dataset, root, altered)))
-    return {"sets": [s for s in sets if s["cameras"]], "lights": lights, "said": said}
+        sets.append(_once(kept, partial(_dataset, root, altered, folder / f"{root.name}_act")))
+    cell, photos, n = dict[str, list[int]](), config.data / "photos", SCENES if altered else 0
+    for about in ("", *ALTERATIONS) if n else ():
+        name = (about or "plain").split(" [")[0].replace(" ", "_")
+        kept = config.output_dir and config.output_dir / f"cell_{name}_{n}.json"
+        cell[about] = _once(kept, partial(_in_cell, about, photos, n))
+    return {
+        "sets": [s for s in sets if s["cameras"]], "lights": lights, "said": said,
+        "cell": {"n": n, "won": cell},
+    }  # fmt: skip
 
 
 def _once(kept: Path | None, work: Callable[[], Any]) -> Any:
@@ -159,7 +199,7 @@ def _once(kept: Path | None, work: Callable[[], Any]) -> Any:
     return read_json(kept)
 
 
-def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
+def _dataset(root: Path, altered_takes: int, act: Path) -> dict[str, Any]:
     takes = list(load_takes(root))
     began = time.process_time()
     looks = [looked_at(take) for take in takes]
@@ -172,41 +212,51 @@ def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
     result: dict[str, Any] = {"name": root.name, "reference": half, "cameras": {}, "swapped": []}
     told = [check.judge(look) for look in looks[half:]]
     result["s_per_take"] = each_s + (time.process_time() - began) / len(takes)
+    later = zip(takes[half:], looks[half:], strict=True)
+    judged = [(t, look) for t, look in later if len(look) == len(t.cameras)][:altered_takes]
+    policy = SmallAct.trained(root, takes[:half], act) if judged else None
+
+    plain = sum(policy.error(take, look) for take, look in judged) if policy else 0.0
+
+    def cost(altered: Sequence[Mapping[str, CameraSamples]]) -> float | None:
+        """Return the action error with these pictures instead of each take's, to that without."""
+        pairs = zip(judged, altered, strict=True)
+        errors = [policy.error(t, {**look, **shown}) for (t, look), shown in pairs if policy]
+        return sum(errors) / plain if errors else None
+
     for name, camera in check.cameras.items():
         own = [[a for a in answers if a.camera == name] for answers in told]
         wrong = [
             [a.question for a in answers if a.answer is YesNo.YES] for answers in own if answers
         ]
-        altered = {}
+        held, altered = [_decoded(take, name) for take, _ in judged], {}
         for about, (question, strengths, change) in ALTERATIONS.items():
             rows = []
-            for strength in strengths:
-                found = unknown = false = n = 0
-                for take in takes[half : half + altered_takes]:
-
-                    def alter(
-                        picture: Image, row: int, c: Alteration = change, s: float = strength
-                    ) -> Image:
-                        return c(picture, row, s)
-
-                    seen = looked_at(take, name, alter=alter)
-                    if name not in seen:
-                        continue
-                    answers = camera.judge(seen[name])
-                    yes = {a.question for a in answers if a.answer is YesNo.YES}
-                    n += 1
-                    found += question in yes
-                    unknown += any(
-                        a.question == question and a.answer is YesNo.UNKNOWN for a in answers
-                    )
-                    false += bool(yes - {question} - BESIDE.get(question, frozenset()))
-                log.debug("%s %s %g: %d of %d", name, about, strength, found, n)
-                rows.append({"strength": strength, "n": n, "found": found, "unknown": unknown,
-                             "false": false})  # fmt: skip
+            for s in strengths:
+                seen = [sample(take, name, partial(_altered, change, s)) for take in held]
+                shown = [samples for samples in seen if samples is not None]
+                answers = [camera.judge(samples) for samples in shown]
+                yes = [{a.question for a in told if a.answer is YesNo.YES} for told in answers]
+                beside = Counter(
+                    q for told in yes for q in told - {question} - BESIDE.get(question, frozenset())
+                )
+                unknown = sum(
+                    (a.question, a.answer) == (question, YesNo.UNKNOWN) for t in answers for a in t
+                )
+                rows.append({
+                    "strength": s, "n": len(shown), "found": sum(question in q for q in yes),
+                    "unknown": unknown, "beside": dict(beside),
+                    "error": cost([{name: samples} for samples in shown]),
+                })  # fmt: skip
             altered[about] = rows
+            log.debug("%s %s %s", name, about, rows)
+        black = [
+            {name: replace(look[name], pictures=0 * look[name].pictures)} for _, look in judged
+        ]
         result["cameras"][name] = {
             "kind": camera.kind.value, "judged": len(wrong), "accused": sum(map(bool, wrong)),
             "questions": dict(Counter(q for w in wrong for q in w)), "altered": altered,
+            "black": cost(black),
         }  # fmt: skip
     names = sorted(check.cameras)
     for one, other in zip(names[::2], names[1::2], strict=False):
@@ -217,8 +267,103 @@ def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
             "cameras": [one, other], "n": len(pairs),
             "found": sum(_says_swapped(a) for a in crossed),
             "false": sum(_says_swapped(a) for a in straight),
+            "error": cost([{one: look[other], other: look[one]} for _, look in judged]),
         })  # fmt: skip
     return result
+
+
+def _altered(change: Alteration, strength: float, picture: Image, row: int) -> Image:
+    return change(picture, row, strength)
+
+
+def _decoded(take: Take, camera: str) -> Take:
+    """Return a take whose pictures, as far as they are sampled, are decoded once for all."""
+    kept = dict[int, Image]()
+    sample(take, camera, lambda picture, row: kept.setdefault(row, picture))
+    n = len(take.frames)
+    images: Any = lambda: (kept.get(row) for row in range(n))  # noqa: E731
+    return replace(take, cameras={camera: images})
+
+
+@dataclass(frozen=True)
+class SmallAct:
+    """A small ACT that learned from the reference's pictures, as small as the check keeps them.
+
+    Attributes:
+        ask: it, asked open loop.
+        stride: rows of a take to a step of its plans.
+        spread: of each entry of the commands: the unit of its errors.
+    """
+
+    ask: Any
+    stride: int
+    spread: FloatArray
+
+    @classmethod
+    def trained(cls, root: Path, takes: Sequence[Take], folder: Path) -> SmallAct:
+        """Train it on takes of a dataset, unless a run before did."""
+        from benchmarks.checkpoint import FPS, MadeEpisode, add_thin_backbone, train
+        from gaploop.finetune.lerobot_open_loop import LerobotAsk
+
+        add_thin_backbone()
+        stride = max(1, round(takes[0].info.fps / FPS + 0.25))
+        if not (folder / "train_config.json").exists():
+            episodes = [
+                MadeEpisode(
+                    take.frames.action[::stride], take.frames.state[::stride],
+                    {
+                        name: np.stack([reduced(p) for p in islice(shown(), 0, None, stride)])
+                        for name, shown in take.cameras.items()
+                    },
+                    take.info.task,
+                )
+                for take in takes if len(looked_at(take)) == len(take.cameras)
+            ]  # fmt: skip
+            train("act", root, episodes, folder, 0, ACT_STEPS)
+        spread = np.concatenate([take.frames.action for take in takes]).std(axis=0)
+        return cls(LerobotAsk(folder), stride, np.maximum(spread, 1e-6))
+
+    def error(self, take: Take, look: Mapping[str, CameraSamples]) -> float:
+        """Return the mean error of its plans at what is sampled of a take [spreads of commands]."""
+        n = len(take.frames)
+        rows = np.unique(np.linspace(0, n - 2, PLACES).astype(int))
+        pictures = {f"observation.images.{name}": s.pictures[:, None] for name, s in look.items()}
+        plans = self.ask(
+            take.frames.state[rows][:, None], pictures, None, [take.info.task] * len(rows)
+        )
+        ahead = rows[:, None] + self.stride * np.arange(plans.shape[1])
+        wanted = take.frames.action[np.minimum(ahead, n - 1)]
+        return float((np.abs(plans - wanted) / self.spread)[ahead < n].mean())
+
+
+def _in_cell(about: str, photos: Path, n: int) -> list[int]:
+    """Return in how many of n scenes `base_vision` succeeds through each strength; sim-to-sim.
+
+    `about` is an alteration; "" leaves pictures as they are.
+    """
+    from gaploop.finetune.evaluate import CellSpec, rig_of, roll_out, unhurried
+
+    spec = CellSpec()
+    policy, won = spec.load("base_vision"), list[int]()
+    plan, (_, strengths, change) = policy.plan, ALTERATIONS.get(about, ("", (0.0,), None))
+    condition = {"backdrop": str(photos)} if photos.is_dir() else {}
+    rig = unhurried(rig_of(spec, condition, policy.fps))
+    try:
+        for strength in strengths:
+            rows = itertools.count()
+
+            def seen(observation: Observation, s: float = strength, rows: Any = rows) -> FloatArray:
+                row, images = next(rows), observation.images
+                if change is not None:
+                    images = {k: change(np.array(p), row, s) for k, p in images.items()}
+                return plan(replace(observation, images=images))
+
+            policy.plan = seen  # type: ignore[method-assign]
+            rolled = roll_out(rig, policy, range(n), "", spec.max_s)
+            won.append(sum(rollout.success for rollout in rolled))
+    finally:
+        rig.close()
+    return won
 
 
 def _says_swapped(answers: list[Any]) -> bool:
@@ -286,23 +431,33 @@ def table(result: dict[str, Any]) -> str:
         )
         lines += [
             f"Swapped {' and '.join(s['cameras'])}: found {s['found']} of {s['n']}, false "
-            f"{s['false']} of {s['n']}."
+            f"{s['false']} of {s['n']}; action error {_more(s['error'])}."
             for s in data["swapped"]
         ]
-    columns = [(d, name) for d in result["sets"] for name in d["cameras"]]
-    lines += ["", "| alteration | " + " | ".join(f"{d['name']}, {n}" for d, n in columns) + " |"]
-    lines.append("|---|" + "---|" * len(columns))
+    columns = {
+        f"{d['name']}, {name}": c for d in result["sets"] for name, c in d["cameras"].items()
+    }
+    cell = result["cell"]
+    head = ["alteration, weakest to strongest", *columns, f"base_vision, of {cell['n']}", "beside"]
+    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for about, (_, strengths, _) in ALTERATIONS.items():
-        for k, strength in enumerate(strengths):
-            cells = []
-            for data, name in columns:
-                rows = data["cameras"][name]["altered"][about]
-                if k >= len(rows):
-                    continue
-                row = rows[k]
-                cells.append(f"{row['found']}/{row['n']}, ? {row['unknown']}, false {row['false']}")
-            if cells:
-                lines.append(f"| {about} {strength:g} | " + " | ".join(cells) + " |")
+        rows = {name: camera["altered"][about] for name, camera in columns.items()}
+        shown = [
+            f"{_found(cells)}; {', '.join(_more(cell['error']) for cell in cells)}"
+            for cells in rows.values()
+        ]
+        beside = Counter[str]()
+        for cells in rows.values():
+            for row in cells:
+                beside.update(row["beside"])
+        shown += [", ".join(map(str, cell["won"].get(about, ()))) or "–"]
+        shown += [", ".join(f"{q} {n}" for q, n in beside.items()) or "–"]
+        unit = about.partition("[")[2].rstrip("]")
+        name = f"{about.partition(' [')[0]} {', '.join(f'{x:g}' for x in strengths)} {unit}"
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    black = [_more(camera["black"]) for camera in columns.values()]
+    plain = ", ".join(map(str, cell["won"].get("", ()))) or "–"
+    lines.append(f"| all black | {' | '.join(black)} | unaltered {plain} | |")
     for data in result["lights"]:
         lines += ["", f"| {data['name']}: camera, light of the reference | n | answered yes |"]
         lines.append("|---|---|---|")
@@ -313,3 +468,16 @@ def table(result: dict[str, Any]) -> str:
                 f"{said} |"
             )
     return "\n".join(lines)
+
+
+def _found(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return in how many takes each strength is found; "?": can't be told, "!": denied."""
+    return ", ".join(
+        f"{c['found']}{'!' * (c['found'] + c['unknown'] < c['n'])}{'?' * bool(c['unknown'])}"
+        for c in cells
+    )
+
+
+def _more(error: float | None) -> str:
+    """Return a ratio of action errors as what it is more."""
+    return "–" if error is None or not np.isfinite(error) else f"{error - 1:+.0%}"

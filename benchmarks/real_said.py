@@ -30,6 +30,29 @@ LIGHT: Final = frozenset(
     {"exposure", "white_balance", "haze", "vignette", "local_light", "flicker"}
 )
 """Questions about a camera that another light may answer by yes."""
+MADE_UP: Final = {
+    f"{ALONE} called failures": "10 of 10 environmental complexity",
+    f"{DEALT} called failures, the next": "12 of 12 obstruction",
+    f"those successes, the next {DEALT} failures": "12 of 12 obstruction",
+    "joints only": "25 of 25 a mode",
+    "of the first 6": "3 with a clear cause",
+}
+"""What is tried with made-up outcomes, and what was said of it when the check was asked for."""
+UNALTERED: Final = "unaltered later takes", "head 3 of 3, wrist 2 of 6, fixed 0 of 3 accused"
+REAL_LIGHT: Final = "real change of light, same desk", "cover 8, dirt 3, light 3 of 9"
+ALTERED: Final = {
+    "white balance ±25 %": ("mostly silent", (("warmer [share]", 1), ("cooler [share]", 1))),
+    "±½ stop": ("mostly silent", (("brighter [stops]", 0), ("darker [stops]", 0))),
+    "blur σ 1 px": ("mostly silent", (("blur [px of 640]", 0),)),
+    "blur σ 3 px": ("unseen on a fixed camera", (("blur [px of 640]", 2),)),
+    "vignette": ("mostly silent", tuple(("vignette [loss]", k) for k in range(3))),
+    "moved 3 %, 8 %, 3°, crop": (
+        "fixed 12 of 12, wrist and head 0 of 24",
+        (("moved [share of width]", 0), ("moved [share of width]", 2), ("turned [deg]", 1),
+         ("cropped [share]", 1)),
+    ),
+}  # fmt: skip
+"""Alterations and which of their strengths, likewise."""
 SMALL: Final = 6
 TWO_SIDED: Final = 3
 """Draws of three failures and three successes of six episodes."""
@@ -117,50 +140,55 @@ def _typed(*words: object) -> str:
 
 
 def cases(result: Mapping[str, Any]) -> list[str]:
-    """Return the table of cases that misled once: what is said now, and whether that is right."""
-    lines = ["| tried on real pictures | said | |", "|---|---|---|"]
-    for row in result["said"]:
-        told = ", ".join(f"{name} {n}" for name, n in row["named"].items())
-        judged = "wrong" if told else "can't tell"
-        lines.append(f"| {row['set']}: {row['tried']} | {told or 'no mode, no cause'} | {judged} |")
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    """Return the table of cases that misled once: what was said, what is now, if it is right."""
+    lines = ["| tried on real pictures | said once | said now | |", "|---|---|---|---|"]
+
+    def add(tried: str, once: str, now: Sequence[str], judged: str) -> None:
+        told = f"{'; '.join(now)} | {judged}" if now else "no data | –"
+        lines.append(f"| {tried} | {once} | {told} |")
+
+    for words, once in MADE_UP.items():
+        rows = [row for row in result["said"] if words in row["tried"]]
+        told = [
+            f"{row['set']} {name} {n}" for row in rows for name, n in row["named"].items()
+        ]  # fmt: skip
+        quiet = sum(not row["named"] for row in rows)
+        now = [*told, f"{quiet} of {len(rows)} sets of outcomes: no mode, no cause, no camera"]
+        add(words, once, now if rows else (), "wrong" if told else "can't tell")
+    cameras: dict[str, list[Mapping[str, Any]]] = {}
     for data in result["sets"]:
         for camera in data["cameras"].values():
-            by_kind.setdefault(camera["kind"], []).append(camera)
-    for kind, cameras in by_kind.items():
-        n, accused = (sum(c[what] for c in cameras) for what in ("judged", "accused"))
-        questions = Counter[str]()
-        for camera in cameras:
-            questions.update(camera["questions"])
-        said = ", ".join(f"{q} {k}" for q, k in questions.items())
-        judged = "right" if accused <= 0.05 * n else "wrong: more than 1 in 20"
-        lines.append(f"| camera {kind}: {n} unaltered later episodes | accused {accused}"
-                     f"{f' ({said})' if said else ''} | {judged} |")  # fmt: skip
+            cameras.setdefault(camera["kind"], []).append(camera)
+    now, wrong = list[str](), False
+    for kind, of_kind in cameras.items():
+        n, accused = (sum(c[what] for c in of_kind) for what in ("judged", "accused"))
+        now.append(f"{kind}: accused {accused} of {n}")
+        wrong |= accused > max(1, 0.05 * n)
+    add(*UNALTERED, now, "wrong: more than 1 in 20" if wrong else "right")
+    yes = Counter[str]()
     for data in result["lights"]:
-        yes = Counter[str]()
         for row in data["rows"]:
             yes.update(row["yes"])
-        n = sum(row["judged"] for row in data["rows"])
-        said = ", ".join(f"{q} {k}" for q, k in yes.items()) or "nothing"
-        judged = "wrong" if set(yes) - set(LIGHT) else "right, else can't tell"
-        lines.append(f"| {data['name']}: {n} pictures under another light | {said} | {judged} |")
-    for kind, cameras in by_kind.items():
-        for about, strengths in cameras[0]["altered"].items():
-            columns = []
-            for k in range(len(strengths)):
-                rows = [camera["altered"][about][k] for camera in cameras]
-                n, found, unknown = (sum(r[w] for r in rows) for w in ("n", "found", "unknown"))
-                columns.append((found, unknown, n - found - unknown, n))
-            if not columns or not columns[-1][-1]:
-                continue
-            said = ", ".join(f"{f} yes {u} can't tell {no} no" for f, u, no, _ in columns)
-            judged = "wrong" if any(no for _, _, no, _ in columns[1:]) else "right or can't tell"
-            sizes = ", ".join(f"{cell['strength']:g}" for cell in strengths)
-            lines.append(f"| camera {kind}: {about} {sizes} | {said} | {judged} |")
-    for data in result["sets"]:
-        for pair in data["swapped"]:
-            names, n = " and ".join(pair["cameras"]), pair["n"]
-            judged = "right" if pair["found"] == n and not pair["false"] else "wrong"
-            said = f"found {pair['found']} of {n}, said of {pair['false']} of {n} others"
-            lines.append(f"| {data['name']}: {names} swapped | {said} | {judged} |")
+    n = sum(row["judged"] for data in result["lights"] for row in data["rows"])
+    now = [f"of {n} pictures " + (", ".join(f"{q} {k}" for q, k in yes.items()) or "nothing")]
+    add(*REAL_LIGHT, now if n else (), "wrong" if set(yes) - LIGHT else "right, else can't tell")
+    for tried, (once, strengths) in ALTERED.items():
+        now, wrong = [], False
+        for kind, of_kind in cameras.items():
+            cells = [
+                camera["altered"][about][k]
+                for camera in of_kind for about, k in strengths if about in camera["altered"]
+            ]  # fmt: skip
+            n, found, unknown = (sum(c[w] for c in cells) for w in ("n", "found", "unknown"))
+            now += (
+                [f"{kind}: {found} yes, {unknown} can't tell, {n - found - unknown} no"]
+                if n
+                else []
+            )
+            wrong |= n > found + unknown
+        add(tried, once, now, "wrong" if wrong else "right or can't tell")
+    pairs = [pair for data in result["sets"] for pair in data["swapped"]]
+    now = [f"{p['found']} of {p['n']}, said of {p['false']} of {p['n']} others" for p in pairs]
+    wrong = any(pair["found"] < pair["n"] or pair["false"] for pair in pairs)
+    add("wrist cameras swapped", "0 of 3", now, "wrong" if wrong else "right")
     return lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import yaml
 
 from gaploop.core.errors import GaploopError
+from gaploop.core.files import read_json, write_json
 from gaploop.scripts import cli, options
 
 if TYPE_CHECKING:
@@ -158,9 +160,10 @@ _space: Any = None
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Return world to what each of `COLUMNS` came to, in words."""
+    """Return world to what each of `COLUMNS` came to, in words; what ended isn't done again."""
     global _space
-    found = dict[str, dict[str, str]]()
+    kept = folder / "cells.json"
+    found: dict[str, dict[str, str]] = read_json(kept) if kept.exists() else {}
     total = len(WORLDS) * len(COLUMNS)
     with options.progress("Cells", total) as advance:
         for name, world in WORLDS.items():
@@ -172,12 +175,15 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                 advance(len(COLUMNS))
                 continue
             for column, cell in COLUMNS.items():
-                place = folder / name.replace(" ", "_")
-                place.mkdir(exist_ok=True)
-                try:
-                    cells[column] = cell(world, place, config.n or 3)
-                except Exception as error:  # noqa: BLE001  (whatever another's world raises)
-                    cells[column] = f"{NOT_RUN}{' '.join(str(error).split())}"
+                if cells.get(column, NOT_RUN).startswith(NOT_RUN):
+                    place = folder / name.replace(" ", "_") / column.replace(" ", "_")
+                    shutil.rmtree(place, ignore_errors=True)
+                    place.mkdir(parents=True)
+                    try:
+                        cells[column] = cell(world, place, config.n or 3)
+                    except Exception as error:  # noqa: BLE001  (whatever another's world raises)
+                        cells[column] = f"{NOT_RUN}{' '.join(str(error).split())}"
+                    write_json(kept, found)
                 advance()
     ended = sum(not c.startswith(NOT_RUN) for cells in found.values() for c in cells.values())
     return {"worlds": found, "ended": ended, "of": total}

@@ -98,14 +98,15 @@ class SessionDevices(ABC):
         if statistics is None:
             return Loop()
         figures = statistics.figures()
-        joints = figures.trips[-1].joints if figures.trips else ()
+        last = figures.trips[-1] if figures.trips else None
+        said = (last.joints, last.errors) if last else ((), 0)
         return Loop(
             statistics.now()[0],
             rates.fps,
             figures.missed,
             dict(writer.dropped) if writer is not None else {},
             len(figures.trips),
-            say_trip(tripped & ~SafetyReason.TRIPPED, joints) if tripped else "",
+            say_trip(tripped & ~SafetyReason.TRIPPED, *said) if tripped else "",
             snapshot.doing if snapshot is not None else "",
             faults=snapshot.faults if snapshot is not None else (),
             behind_s=writer.behind_s() if writer is not None else 0.0,
@@ -335,7 +336,8 @@ class ArmDevices(SessionDevices):
     def trip(self) -> str:
         """Why the filter tripped last, and what to do, in one line; "" where it hasn't."""
         trips = self.statistics.figures().trips if self.statistics else ()
-        return say_trip(trips[-1].reason, trips[-1].joints) if trips else ""
+        last = trips[-1] if trips else None
+        return say_trip(last.reason, last.joints, last.errors) if last else ""
 
     @property
     def realtime(self) -> Realtime | None:

@@ -227,7 +227,8 @@ class GaploopArm(Robot):  # type: ignore[misc]
         if tripped := self._filter.tripped & ~SafetyReason.TRIPPED:
             control.wait(TOLD_S)
             trips = self._statistics.figures().trips
-            raise DeviceError(say_trip(tripped, trips[-1].joints if trips else ()))
+            told = (trips[-1].joints, trips[-1].errors) if trips else ((), 0)
+            raise DeviceError(say_trip(tripped, *told))
         if not control.alive:
             control.finish()  # says why, where a device ended it
             raise DeviceError("The control loop has ended. Run the command again.")

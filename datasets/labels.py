@@ -149,7 +149,7 @@ class LabelStore:
         """Write events durably, all of them or none; then show them in a dataset's columns.
 
         They are written at once, also while the dataset is being published to or edited: whoever
-        changes it takes them over.
+        changes it takes them over. Without events it shows what columns lack of earlier ones.
 
         Returns:
             Whether the columns show it; where another process changes the dataset for longer than
@@ -159,18 +159,18 @@ class LabelStore:
             UnusableInputError: the folder can't be written.
             OSError: there is no room.
         """
-        if not new:
-            return True
-        self.write(new)
+        if new:
+            self.write(new)
         if self.journal:
             return True
         said = episodes_table.label_values(self.events)
-        stale = {  # their columns don't show their labels: the dataset was busy at the time
+        stale = {  # their columns don't show their labels: it was busy, or who said so died
             e.info.uid
             for e in self.episodes
             if e.info.uid in said and episodes_table.apply_labels(e.row, said[e.info.uid]) != e.row
         }
-        return self.show({event.uid for event in new} | stale)
+        uids = {event.uid for event in new} | stale
+        return self.show(uids) if uids else True
 
     def write(self, new: Sequence[LabelEvent], known: Sequence[LabelEvent] | None = None) -> None:
         """Write events durably, all of them or none, as the first half of `say`.

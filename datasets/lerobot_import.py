@@ -70,7 +70,7 @@ class ImportOptions:
             (else unlabelled).
         rename: feature to the name that it gets.
         fps: of v2.0 and v2.1, the rate that holds instead of the stated one [Hz].
-        calibration: LeRobot's of the arm, where joints are encoder ticks; they become degrees.
+        calibration: LeRobot's of each arm, where joints are encoder ticks; they become degrees.
     """
 
     episodes: Sequence[int] | None = None
@@ -80,7 +80,7 @@ class ImportOptions:
     outcome: Outcome | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     fps: float | None = None
-    calibration: Path | None = None
+    calibration: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _import_v3(
     said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
     changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
     degrees = UNCHANGED
-    if options.calibration is not None:
+    if options.calibration:
         first = EpisodeReader(info, [columns.STATE]).rows_of(episodes[0])
         state = matrix(first[columns.STATE], info.width(columns.STATE))
         degrees = ticks_to_degrees(info, options.calibration, state)

@@ -50,6 +50,8 @@ MOST: Final = 40
 """Takes that are looked at, of a reference and of those judged, evenly spread."""
 BLOCKS: Final = 6
 """Reference episodes are left out in so many blocks of neighbours."""
+HARDEST: Final = 0.1
+"""Share of a picture's places at which a cover that is denied would not have shown."""
 COVER_STOPS: Final = 1.0
 """What covers a part of a picture makes it so much darker or lighter, at least."""
 NEIGHBOURS: Final = 5
@@ -143,16 +145,18 @@ BY_SHADES: Final = "white_balance haze noise vignette moved crop cover"
 MORE_CLIPPED: Final = 0.02
 """Share of a picture by which more of it is clipped than ever in the reference."""
 SPOILS: Final[Sequence[tuple[str, int, str, str]]] = (
-    ("noise", 1, "flicker sharpness", "it is noisy"),
+    ("noise", 1, "flicker sharpness moved crop", "it is noisy"),
     ("crop", 0, "sharpness noise haze", "it shows another cut"),
     ("exposure", 0, "noise", "the light has changed, and noise with it"),
     ("exposure", -1, "haze", "the light has changed"),
     ("cover", 1, "vignette local_light haze sharpness", "it is covered in part"),
     ("local_light", 0, "vignette haze noise", "it is lit from another side"),
     ("vignette", 0, "exposure haze noise", "corners and middle have changed apart"),
-    ("haze", 1, "white_balance", "haze takes colour away"),
+    ("haze", 1, "white_balance moved crop", "haze takes colour and edges away"),
 )
 """A question, the direction of a yes to it (0: any), what it leaves no evidence of, why."""
+LIT_BY: Final = {"vignette": "a vignette", "local_light": "light from a side", "haze": "haze"}
+"""What may have made a picture brighter or darker where it can't be told."""
 FLOORS: Final[Mapping[str, float]] = {
     "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
     "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
@@ -193,7 +197,7 @@ class CameraAnswer:
         number: what told it, or what could not.
         value: its change from usual; `reach` is what chance alone reaches, in the same unit.
         where: cells that show it, shape (rows, columns); empty where it is of the whole picture.
-        why: why it can't be told.
+        why: why it can't be told; of a yes, what it leaves open.
     """
 
     camera: str
@@ -231,7 +235,7 @@ class CameraAnswer:
             down = "upper" if row < 1 / 3 else "lower" if row > 2 / 3 else "middle"
             across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
             size = f"{self.where.mean():.0%} of the picture, {down} {across}"
-        return f"camera {self.camera} {words}: {size}"
+        return f"camera {self.camera} {words}: {size}{f', {self.why}' if self.why else ''}"
 
 
 class KnownCamera:
@@ -304,6 +308,11 @@ class KnownCamera:
     def edges(self) -> Grey:
         """Edges that stay where they are in all takes, 0 to 1, shape (HEIGHT, WIDTH)."""
         return self._still(tuple(self._others(None)))[2]
+
+    @cached_property
+    def most_clipped(self) -> float:
+        """Share of a reference take's pixels without shades above them, at most."""
+        return max(map(_clipped, self.takes))
 
     def _others(self, left_out: int | None) -> list[int]:
         takes = range(len(self.takes))
@@ -411,7 +420,7 @@ class KnownCamera:
         return unit is not None and alone - unit.middle > unit.reach(share)
 
     def _would_show(self, maps: Mapping[str, FloatArray], share: float) -> bool:
-        """Return whether most places of which something covers a little would be told from chance.
+        """Return whether nearly any place that is covered a little would be told from chance.
 
         Of a camera that stands, by a change of `COVER_STOPS`: its references may differ by more;
         of one that moves along, by pixels that don't change. Four cells of a patch's nine, as 3 %
@@ -421,11 +430,13 @@ class KnownCamera:
             return True
         least = math.exp(self.units["cover"].middle + self.units["cover"].reach(share))
         if self.kind is Kind.FIXED:
-            return float(np.median(COVER_STOPS / self._cells["level"][1])) > least
+            shown = COVER_STOPS / self._cells["level"][1]
+            return float(np.quantile(shown, HARDEST)) > least
         middle, spread = self._cells["motion"]
         usual = np.median([look.motion for look in self.looks], axis=0)
         now = float(np.median((maps["motion"] - middle) / spread))
-        return float(np.median(now - (STANDING - usual - middle) / spread)) * 4 / 9 > least
+        shown = now - (STANDING - usual - middle) / spread
+        return float(np.quantile(shown, HARDEST)) * 4 / 9 > least
 
     @cached_property
     def units(self) -> dict[str, Unit]:
@@ -472,7 +483,7 @@ class KnownCamera:
         if told["cover"].answer is YesNo.NO and not self._would_show(maps, share):
             why = "a small one would not stand out from how the episodes to compare with differ"
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
-        clipped = _clipped(samples) > max(map(_clipped, self.takes)) + MORE_CLIPPED
+        clipped = _clipped(samples) > self.most_clipped + MORE_CLIPPED
         brighter = told["exposure"].answer is YesNo.YES and told["exposure"].value > 0
         if clipped and (brighter or told["local_light"].answer is YesNo.YES):
             spoilt(BY_SHADES, "its bright parts have no shades left")
@@ -494,6 +505,12 @@ class KnownCamera:
                 spoilt(questions, why)
         if told["haze"].answer is YesNo.YES and 0 < told["exposure"].value < 2 * told["haze"].value:
             spoilt("exposure", "haze makes it brighter, too")
+        causes = {q: words for q, words in LIT_BY.items() if told[q].answer is not YesNo.NO}
+        if told["exposure"].value < 0:
+            causes.pop("haze", None)
+        if told["exposure"].answer is YesNo.YES and causes:
+            why = f"perhaps by {' or '.join(causes.values())}"
+            told["exposure"] = replace(told["exposure"], why=why)
         if told["cover"].answer is YesNo.YES:
             told["cover"] = replace(told["cover"], where=where)
         return [*answers, *told.values()]
@@ -525,7 +542,9 @@ class KnownCamera:
         one_sided = key in ("cover", "flicker", "bands")
         if ratio > 1.0 and (away > 0 or not one_sided):
             return CameraAnswer(self.name, asked, YesNo.YES, key, away, reach)
-        if unknown or max(r for _, _, _, r in found) > question.worth:
+        # What the reference's own variation leaves open may be worth it: then it isn't denied.
+        sides = [max(away if one_sided else abs(away), 0.0) + reach for _, _, away, reach in found]
+        if unknown or max(sides) > question.worth:
             why = unknown or f"{key} varies by {reach:.2g} {question.unit} by chance"
             return CameraAnswer(self.name, asked, YesNo.UNKNOWN, key, away, reach, why=why)
         return CameraAnswer(self.name, asked, YesNo.NO, key, away, reach)

@@ -216,14 +216,14 @@ def deployment(report: AbsoluteReport, found: Diagnosis) -> list[dict[str, Any]]
 
 
 def shown_alone(report: AbsoluteReport) -> list[dict[str, Any]]:
-    """Return what at least half of the episodes show by themselves, and its fix, dearest first.
+    """Return what at least half of the episodes show and has to be mended, dearest first.
 
     How policy, arm and cameras were put together isn't among it: see `deployment`.
     """
     return [
         {"kind": f.kind, "belongs_to": BELONGS[f.kind], "what": f.line(), "fix": f.command}
         for f in report.findings
-        if f.kind not in MISTAKES and 2 * len(f.episodes) >= f.of
+        if f.to_mend and f.kind not in MISTAKES and 2 * len(f.episodes) >= f.of
     ]
 
 

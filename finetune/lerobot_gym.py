@@ -462,7 +462,7 @@ class Demonstrations:
                 "--dataset.root, and put both together with gaploop edit."
             )
         self._root, self._task, self.failures = root, task, failures
-        self._won, self._domain = list[bool](), "sim"
+        self._won, self._domain, self._units = list[bool](), "sim", ""
         self._dataset: Any = None
 
     def add(self, attempts: GymAttempts, *, success: bool = True) -> None:
@@ -481,6 +481,7 @@ class Demonstrations:
             inner = attempts.unwrapped
             said = attempts.metadata.get("joint_names", ())
             joints = inner.joint_names if isinstance(inner, SceneWorld) else said
+            self._units = attempts.world.units if joints else ""
             self._dataset = LeRobotDataset.create(
                 f"local/{self._root.name}",
                 attempts.metadata["render_fps"],
@@ -499,21 +500,26 @@ class Demonstrations:
             self._root.rmdir()  # empty; LeRobot makes it itself
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, error: object, *_rest: object) -> None:
         if self._dataset is None:
+            if error is None:
+                raise UnusableInputError(
+                    f"No attempt succeeded: nothing is in {self._root}. Mend what demonstrates "
+                    "(gaploop doctor tries waypoints), or keep failures: --dataset.failures=true."
+                )
             return
         self._dataset.finalize()
-        if self.failures:
+        if self.failures or self._units:
             store = open_labelled(self._root).add_columns()
-            said = [
+            units = {"units": self._units} if self._units else {}
+            rollout = {"kind": "rollout", "domain": self._domain} if self.failures else {}
+            store.say([
                 LabelEvent(e.info.uid, name, value, "gaploop evaluate", "auto")
                 for e, won in zip(store.episodes, self._won, strict=True)
-                for name, value in (
-                    ("outcome", "success" if won else "failure"), ("kind", "rollout"),
-                    ("domain", self._domain),
-                )
-            ]  # fmt: skip
-            store.say(said)
+                for name, value in {
+                    "outcome": "success" if won else "failure", **rollout, **units
+                }.items()
+            ])  # fmt: skip
 
 
 def _feature(key: str, value: np.ndarray[Any, Any], joints: Sequence[str]) -> dict[str, Any]:

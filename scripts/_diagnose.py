@@ -63,8 +63,6 @@ from gaploop.sim.recolour import THE_CELLS, recoloured_take
 PLANNED = 50
 """Takes that the report's plan may ask for."""
 INCONCLUSIVE = 3
-HAS_IT = "The twin has it"
-"""What needs no mending before its remedies are weighed."""
 
 
 def run(config: DiagnoseConfig) -> int:
@@ -138,7 +136,8 @@ def _in_twin(finding: AbsoluteFinding, twin: Twin) -> AbsoluteFinding:
     if not same:
         return finding
     has = ", ".join(f"{p.key} {p.estimate:.3g} {p.unit}" for p in same)
-    return replace(finding, not_told_apart="", command=f"{HAS_IT} ({has}): its cost is below.")
+    instead = f"The twin has it ({has}): its cost is below."
+    return replace(finding, not_told_apart="", command=instead, to_mend=False)
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -209,8 +208,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             object_hue_deg=THE_CELLS.object_hue_deg if scene.object_is_stated else None,
         )
     if report is not None:
-        mend = [f for f in shown_alone(report) if not f["fix"].startswith(HAS_IT)]
-        alone = {"deployment": deployment(report, found), "shown_alone": mend}
+        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:

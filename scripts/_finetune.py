@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from accelerate import PartialState
@@ -24,7 +25,7 @@ from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, o
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 from gaploop.finetune.batches import check_signature, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy
+from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy, resolve
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
 from gaploop.finetune.tuning.presets import (
@@ -268,13 +269,22 @@ def _disagreeing(policy: str, opened: OpenMixture) -> list[dict[str, Any]]:
     return [{"root": r, "episode": e.index, "uid": e.uid, "times": t} for r, e, t in found]
 
 
+def _with_policy_in(word: str) -> str:
+    """Return one of LeRobot's options; a run's folder becomes the policy in it, as elsewhere."""
+    name, _, value = word.partition("=")
+    is_run = name == "--policy.path" and Path(value).is_dir()
+    return (
+        f"{name}={resolve(value)}" if is_run and not Path(value, "config.json").exists() else word
+    )
+
+
 def _train_with_lerobot(config: FinetuneConfig) -> int:
     """Train with LeRobot's own loop; what stands behind `--` are its options."""
     with lines_while(lambda: "gaploop finetune is starting …"):
         from gaploop.finetune.lerobot_train import read_options, train
 
     config.require_sense()
-    mixture, given = config.mixture, list(config.lerobot)
+    mixture, given = config.mixture, [_with_policy_in(word) for word in config.lerobot]
     opened = open_mixture(load_mixture(mixture)) if mixture else None
     names = {word.removeprefix("--").partition("=")[0] for word in given if word.startswith("--")}
     for name in ("dataset.root", "dataset.repo_id") if mixture else ():

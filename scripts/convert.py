@@ -43,9 +43,9 @@ class ConvertConfig:
     '{"kind": "demonstration"}'."""
     fps: float | None = None
     """Frames per second that hold instead of the stated ones (LeRobot v2.0, v2.1) [Hz]."""
-    calibration: Path | None = None
-    """Joints are encoder ticks of the arm with this calibration file of LeRobot's, and become
-    degrees."""
+    calibration: list[Path] = field(default_factory=list)
+    """Joints are encoder ticks of the arm with this calibration file of LeRobot's, or of several,
+    and become degrees."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """Feature of the source to the feature it becomes, such as
     '{state: observation.state, image: observation.images.top}'."""
@@ -108,7 +108,7 @@ def _import(config: ConvertConfig, source: Path, target: Path) -> int:
         chosen = [e for e in named if e in every] or named
     how = ImportOptions(
         chosen, config.drop_videos, **_words(config), rename=config.rename_map, fps=config.fps,
-        calibration=config.calibration,
+        calibration=tuple(config.calibration),
     )  # fmt: skip
     with progress("Converting", len(chosen) if chosen else total, CHECKS) as advance:
         done = import_dataset(source, target, how, advance)

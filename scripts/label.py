@@ -215,7 +215,7 @@ def _write(
     `stated` counts what was there already, too.
     """
     adds, shown = bool(new) and store.lacks_columns, True
-    if new:
+    if new or not store.lacks_columns:
         with progress("Writing labels"):
             shown = (store.add_columns() if adds else store).say(new)
     uids = list(dict.fromkeys(e.uid for e in new))

@@ -16,15 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.schema import (
-    check_keys,
-    number,
-)
+from gaploop.core.schema import check_keys, number
 from gaploop.core.vocabulary import SEEN
 from gaploop.sim.camera import LayeredCamera
-from gaploop.sim.hand import (
-    PartnerMotion,
-)
+from gaploop.sim.hand import PartnerMotion
 from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import find_roles, position_servos
@@ -51,6 +46,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     render_mode = "rgb_array"
+    units = "deg"
     photo: Path | None = None
     wording = SEEN
 
@@ -284,14 +280,17 @@ MOVED_M, MOVED_RAD = 2e-4, 2e-3
 """What moves or turns less from one frame to the next rests."""
 PAUSE_S: Final = 0.3
 """After a waypoint, for the arm to arrive [s]; likewise the time that a gripper gets."""
+LATE_S: Final = 3.0
+"""An arm that still moves then gets so much more [s]."""
 
 
 class Demonstrator:
     """Drives a scene along its waypoints; a new one for every episode.
 
     The tool goes in straight lines and points down, its jaws along the nearest side of what it
-    goes to. A place is looked up when its waypoint begins; a waypoint that `follows` looks again at
-    every frame, and is over when tool and body have rested for its `pause_s`.
+    goes to; an arm that is still on its way is waited for. A place is looked up when its waypoint
+    begins; a waypoint that `follows` looks again at every frame, and is over when tool and body
+    have rested for its `pause_s`.
     """
 
     def __init__(self, world: SceneWorld) -> None:
@@ -313,7 +312,8 @@ class Demonstrator:
         self._columns = [world.joint_names.index(name) for name in joints]
         self._grip = world.joint_names.index(self._hand) if self._hand else -1
         self._ik = ArmIk(world.model, joints, scene.tool.site)
-        self._goal = world.angles()
+        self._goal, self._angles = world.angles(), world.angles()
+        self._moved = np.where(world._units < 1.0, MOVED_RAD, MOVED_M)
         self._index, self._left_s = -1, 0.0
         self._tool, rotation = self._ik.tcp(self._goal[self._columns])
         self._target = self._tool.copy()
@@ -326,14 +326,16 @@ class Demonstrator:
 
     def __call__(self, _observation: Any) -> NDArray[np.float32]:
         """Return the next action."""
-        period_s = self._world.period_s
+        period_s, before = self._world.period_s, self._angles
+        self._angles = self._world.angles()
+        rests = bool((np.abs(self._angles - before) <= self._moved).all())
         if self._follows and self._aim():
             self._left_s = self._pause_s
         away = self._target - self._tool
         far = float(np.linalg.norm(away))
         if far <= 1e-9:
             self._left_s -= period_s
-            if self._left_s <= 0.0:
+            if self._left_s <= 0.0 and (rests or self._left_s <= -LATE_S):
                 self._next()
         if far > 1e-9 or self._follows:
             self._tool += away * min(1.0, self._speed_m_s * period_s / max(far, 1e-9))

@@ -269,6 +269,16 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         known = getattr(self.env.unwrapped, "task_description", "")
         return str(known or (self.env.spec.id if self.env.spec else type(self.env.unwrapped)))
 
+    @property
+    def units(self) -> str:
+        """Units of the joints that its state shows, as takes note them; "" where unknown."""
+        if said := getattr(self.unwrapped, "units", ""):
+            return str(said)
+        known = self.surveyed()
+        states = (), ("agent_pos",)
+        shown = {r.per_rad for r in known.readings if r.path in states} if known else ()
+        return "rad" if shown == {1.0} else "deg" if len(shown) == 1 else ""
+
     def as_it_is(self) -> Appliers:
         """Return what gaps would act through, with none put in."""
         return self._appliers((), {})

@@ -295,11 +295,15 @@ class DurationSpread:
 
 @dataclass(frozen=True)
 class Trip:
-    """The safety filter tripped: when since the start [s], why, and which joints show it."""
+    """The safety filter tripped: when since the start [s], why, and which joints show it.
+
+    `errors` are the status bits of all servos then.
+    """
 
     t_s: float
     reason: SafetyReason
     joints: tuple[str, ...]
+    errors: int = 0
 
 
 @dataclass(frozen=True)
@@ -363,7 +367,8 @@ class LoopStatistics:
                 self._tripped = SafetyReason.NONE
             elif not self._tripped:
                 self._tripped = reasons & ~SafetyReason.TRIPPED
-                self._trips.append(Trip(tick.t_s, self._tripped, self._blamed(tick)))
+                errors = int(np.bitwise_or.reduce(tick.state.status))
+                self._trips.append(Trip(tick.t_s, self._tripped, self._blamed(tick), errors))
         status = tick.state.status
         if any(status.tolist()):
             self._silent += (status & NO_REPLY) != 0

@@ -44,23 +44,55 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.NOT_FOLLOWING: "see what holds the joint; check its servo's cable and power",
 }
 """What to do after a trip before it is cleared."""
+SUPPLY: Final = 0x01
+"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
+HOT: Final = 0x04
+"""Another one: the servo finds itself too hot."""
+OWN_ERRORS: Final[dict[int, tuple[str, str]]] = {
+    REBOOTED: ("a servo lost power or torque", "check its cable and the power supply"),
+    SUPPLY: ("the supply voltage is out of range", "check the power supply and its plugs"),
+    HOT: (
+        "a servo says that it is too hot",
+        "let it cool for some minutes, cut its power for 5 s",
+    ),
+    0x20: ("a servo is overloaded", "free its joint, cut its power for 5 s"),
+}
+"""Status bits that mean the same to either maker: what they say, and what to do."""
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
 """After a trip by these the devices are connected anew: a port whose cable was pulled is another
 one when it is back, and a servo that lost power has forgotten its settings."""
 
 
-def say_reasons(reasons: SafetyReason) -> str:
-    """Return every reason in words, joined by semicolons."""
-    return "; ".join(WHAT[reason] for reason in reasons if reason in WHAT)
+def say_reasons(reasons: SafetyReason, errors: int = 0) -> str:
+    """Return every reason in words, joined by semicolons; `errors` are the servos' status bits."""
+    return "; ".join(_chosen(WHAT, reasons, errors, 0))
 
 
-def say_to_do(reasons: SafetyReason, where: str = "") -> str:
+def say_to_do(reasons: SafetyReason, where: str = "", errors: int = 0) -> str:
     """Return what to do about a trip; `where` is host and port of a leader elsewhere, or ""."""
     to_do = TO_DO
     if where:
         link = f"check the link to {where}, and that gaploop serve runs there"
         to_do = {**TO_DO, SafetyReason.STALE_LEADER: link}
-    return "; ".join(to_do[reason] for reason in reasons if reason in to_do)
+    return "; ".join(_chosen(to_do, reasons, errors, 1))
+
+
+def _chosen(
+    words: dict[SafetyReason, str], reasons: SafetyReason, errors: int, which: int
+) -> list[str]:
+    """Return the words for each reason; servos' errors by their bits, where all are known."""
+    known = [says[which] for bit, says in OWN_ERRORS.items() if errors & bit]
+    if errors & ~(NO_REPLY | sum(OWN_ERRORS)):
+        known = []
+    chosen: list[str] = []
+    for reason in reasons:
+        if reason is SafetyReason.HARDWARE_ERROR and known:
+            chosen += known
+        elif reason is SafetyReason.OVER_TEMPERATURE and known and errors & HOT:
+            continue  # the servo has said so itself
+        elif reason in words:
+            chosen.append(words[reason])
+    return chosen
 
 
 def say_status(bits: int, protocol: str = "") -> str:
@@ -80,10 +112,10 @@ MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
 
-def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
+def say_trip(reason: SafetyReason, joints: tuple[str, ...], errors: int = 0) -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line."""
-    to_do = say_to_do(reason) or "see to it"
-    return f"{say_reasons(reason)}{say_joints(joints)}. To go on: {to_do}."
+    to_do = say_to_do(reason, errors=errors) or "see to it"
+    return f"{say_reasons(reason, errors)}{say_joints(joints)}. To go on: {to_do}."
 
 
 def say_joints(joints: tuple[str, ...]) -> str:
@@ -106,8 +138,6 @@ FAR_S: Final = 1.0
 motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 DEAF_S: Final = 0.05
 """An arm of which nothing at all was heard for so long isn't driven on blindly: it holds [s]."""
-SUPPLY: Final = 0x01
-"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
 
 
 class TripWatch:

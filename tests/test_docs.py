@@ -35,7 +35,7 @@ PAGES = sorted(
     ]
 )
 NAMED = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)`")
-LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)#?([^)\s]*)\)")
 FILE = re.compile(rf"(?<![\w./-])((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:py|md|svg))\b")
 MODULE = re.compile(r"\bgaploop((?:\.\w+)+)")
 CODE = re.compile(r"```[\w ]*\n(.*?)```|`([^`]+)`", re.DOTALL)
@@ -111,9 +111,21 @@ def exists(dotted: Sequence[str]) -> bool:
     return True
 
 
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return what links into a page may name: its headings, as GitHub writes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"(?ms)^```.*?^```", "", page.read_text()), re.M)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return frozenset(re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in plain)
+
+
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    assert not [at for at in LINK.findall(page.read_text()) if not (page.parent / at).exists()]
+    """A heading was renamed, and the page that pointed to it opened at its top."""
+    for to, anchor in LINK.findall(page.read_text()):
+        at = (page.parent / to).resolve() if to else page
+        assert at.exists(), to
+        assert not anchor or at.suffix != ".md" or anchor in anchors(at), f"{to}#{anchor}"
 
 
 @every_page

@@ -237,7 +237,7 @@ def arm_details(arm: ArmDevices) -> Iterator[RenderableType]:
         yield Text(f"commands changed: {changes}", "dim")
     if figures.trips:
         trips = "; ".join(
-            f"{clock(trip.t_s)} {say_reasons(trip.reason)}{say_joints(trip.joints)}"
+            f"{clock(trip.t_s)} {say_reasons(trip.reason, trip.errors)}{say_joints(trip.joints)}"
             for trip in figures.trips[-TRIPS_SHOWN:]
         )
         yield Text(f"trips, {len(figures.trips)} in all: {trips}")

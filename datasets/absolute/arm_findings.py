@@ -62,6 +62,8 @@ NOISE_DEG: Final = 0.1
 """One step of such an encoder to and fro is 0.04; the Piper reads 0.07 while it settles."""
 ROWS_REPEAT: Final = 0.005
 JOINT_REPEATS: Final = 0.025
+MAKES_UP: Final = 1.5
+"""Rows' way in a reading after one that wasn't read: two, less what a joint's pace varies."""
 STICKS: Final = 0.3
 """A gripper sticks and slips by itself: OpenMANIPULATORs' repeat 4 % of rows on their way."""
 BLOCKED: Final = 0.25
@@ -326,43 +328,37 @@ class ArmTests:
 
         On both sides, and the same way: an arm that is about to move, or turns round, repeats its
         readings rightly. Over six rows: over fewer, rows at which a slow bus has news would be left
-        out more often than others. So does a joint whose command, a delay earlier, pauses for a
-        row: a policy's does where one plan ends and the next begins.
+        out more often than others.
         """
-        values, rows = episode.reading[:, k], np.arange(len(episode.reading))
+        values = episode.reading[:, k]
         step = arm.quantum(values)
         least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
         went = values[6:] - values[:-6]
         way = np.sign(went) * (np.abs(went) > least)
         far[6:-6] = way[:-6] * way[6:] > 0
-        lag = np.nan_to_num(self.fits[k].delay_s.value) * self.fps
-        asks = np.abs(np.diff(episode.command[:, k], prepend=np.nan))
-        for rows_late in (np.floor(lag), np.ceil(lag)):
-            then = np.clip(rows - int(rows_late), 0, len(rows) - 1)
-            far &= asks[then] > (step if np.isfinite(step) else 0.0)
         return far
 
     def _repeats(self) -> None:
         """Readings that repeat while the joint is on its way: of all joints, or of some."""
-        same, moving = list[NDArray[np.bool_]](), list[NDArray[np.bool_]]()
+        unread, moving, whole = list[NDArray[np.bool_]](), list[NDArray[np.bool_]](), list[int]()
         for e in self.episodes:
             joints = range(len(self.names))
             moving.append(np.stack([self._on_the_way(e, k) for k in joints], axis=1))
-            same.append(
-                np.r_[np.zeros((1, len(self.names)), bool), np.diff(e.reading, axis=0) == 0]
+            unread.append(
+                moving[-1] & np.stack([_not_read(e.reading[:, k]) for k in joints], axis=1)
             )
-        whole = np.array([(s.all(axis=1) & m.any(axis=1)).sum()
-                          for s, m in zip(same, moving, strict=True)])  # fmt: skip
+            same = np.diff(e.reading, axis=0, prepend=np.nan) == 0
+            whole.append(int((same.all(axis=1) & unread[-1].any(axis=1)).sum()))
         rows = np.array([m.any(axis=1).sum() for m in moving])
         if rows.sum() >= 100:
-            size = rate(float(whole.sum()), float(rows.sum()))
+            size = rate(float(sum(whole)), float(rows.sum()))
             self._note("repeated rows", "", "%", scaled(size, 100), 0.5)
-            if size.value > ROWS_REPEAT and whole.sum() >= 3:
+            if size.value > ROWS_REPEAT and sum(whole) >= 3:
                 self._say_repeats(None, "All readings repeat the row before while joints move, in",
                                   size, whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0)  # fmt: skip
                 return
-        again = np.array([(s & m).sum(axis=0) for s, m in zip(same, moving, strict=True)])
+        again = np.array([u.sum(axis=0) for u in unread])
         there = np.array([m.sum(axis=0) for m in moving])
         of = np.maximum(there.sum(axis=0), 1)
         rates = [rate(float(n), float(m)) for n, m in zip(again.sum(axis=0), of, strict=True)]
@@ -733,6 +729,20 @@ class ArmTests:
             report.untested[who] = f"commands cover less than {least}"
         report.untested["a wrong homing offset"] = "command and reading shift alike"
         report.untested["play behind the encoder"] = "readings don't show it"
+
+
+def _not_read(values: FloatArray) -> NDArray[np.bool_]:
+    """Say where a joint's readings repeat although it went on, shape (n,).
+
+    The first new one then makes up for those that weren't read. After a pause, as between two plans
+    of a policy, it is one row's way, however the command went.
+    """
+    found = np.zeros(len(values), dtype=bool)
+    for a, b in stretches(np.diff(values, prepend=np.nan) == 0):
+        first, last = max(a - 6, 0), min(b + 5, len(values) - 1)
+        pace = abs(values[last] - values[first]) / (last - first)
+        found[a:b] = b < len(values) and abs(values[b] - values[a - 1]) > MAKES_UP * pace
+    return found
 
 
 def _is_level(name: str) -> bool:

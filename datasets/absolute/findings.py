@@ -85,6 +85,8 @@ class AbsoluteFinding:
         not_told_apart: what else would look the same.
         command: what fixes it or measures it better.
         cost_deg: what it costs to ignore, as an error of the arm; ranks the sentences [deg].
+        to_mend: whether something has to be mended; not where a twin has it, whose remedies are
+            weighed against its cost.
     """
 
     kind: str
@@ -98,6 +100,7 @@ class AbsoluteFinding:
     not_told_apart: str
     command: str
     cost_deg: float
+    to_mend: bool = True
 
     def line(self) -> str:
         """The sentence with number, interval, episodes and what it can't tell apart."""

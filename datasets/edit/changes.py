@@ -103,11 +103,15 @@ TICKS: Final = 4095
 """The last tick of a turn: LeRobot 0.6's degrees are (tick - middle of range) 360 / 4095."""
 
 
-def ticks_to_degrees(info: DatasetInfo, calibration: Path, values: FloatArray) -> EpisodeChange:
+def ticks_to_degrees(
+    info: DatasetInfo, calibration: Sequence[Path], values: FloatArray
+) -> EpisodeChange:
     """Return what makes encoder ticks LeRobot's degrees, and its 0 to 100 of a gripper.
 
     Args:
-        calibration: what lerobot-calibrate wrote: of each motor range_min, range_max, drive_mode.
+        calibration: what lerobot-calibrate wrote, a file for each arm in the order of the joints:
+            of each motor range_min, range_max, drive_mode. Joints with names of their own, as many
+            as motors, are the motors in their order.
         values: some of the states, shape (n, joints).
 
     Raises:
@@ -119,28 +123,53 @@ def ticks_to_degrees(info: DatasetInfo, calibration: Path, values: FloatArray) -
             f"--calibration: {columns.STATE} goes from {low:.0f} to {high:.0f}, which are no "
             f"encoder ticks (0 to {TICKS}). Leave --calibration out."
         )
-    motors = read_json(calibration)
     subtract, scale = dict[str, FloatArray](), dict[str, FloatArray]()
     for feature in (columns.STATE, columns.ACTION, columns.SENT):
         if not info.width(feature):
             continue
         less, times = [], []
-        for name in info.names(feature):
-            joint = name.removesuffix(".pos").removeprefix("main_")
-            try:
-                ends = [float(motors[joint][key]) for key in ("range_min", "range_max")]
-                turned = bool(motors[joint].get("drive_mode", 0))
-            except DAMAGE:
-                raise UnusableInputError(
-                    f"{calibration} has no range_min and range_max of {joint}. Name the file that "
-                    "lerobot-calibrate wrote of this arm."
-                ) from None
-            grips = "gripper" in joint
-            less.append(ends[turned] if grips else sum(ends) / 2.0)
-            percent = 100.0 / (ends[1] - ends[0]) * (-1.0 if turned else 1.0)
+        for motor, (low, high), turned in _motors(info.names(feature), calibration):
+            grips = "gripper" in motor
+            less.append((low, high)[turned] if grips else (low + high) / 2.0)
+            percent = 100.0 / (high - low) * (-1.0 if turned else 1.0)
             times.append(percent if grips else 360.0 / TICKS)
         subtract[feature], scale[feature] = np.array(less), np.array(times)
     return EpisodeChange(subtract=subtract, scale=scale)
+
+
+def _motors(
+    joints: Sequence[str], files: Sequence[Path]
+) -> list[tuple[str, tuple[float, float], bool]]:
+    """Return the motor of each joint: its name, its range [ticks], and whether it is turned round.
+
+    By name, the k-th of a name being the k-th file's; by order where no joint has a motor's name.
+    """
+    where, motors = ", ".join(map(str, files)), list[tuple[str, tuple[float, float], bool]]()
+    for file in files:
+        try:
+            for name, said in read_json(file).items():
+                ends = float(said["range_min"]), float(said["range_max"])
+                motors.append((name, ends, bool(said.get("drive_mode", 0))))
+        except DAMAGE:
+            raise UnusableInputError(
+                f"{file} has no range_min and range_max of each motor. Name the file that "
+                "lerobot-calibrate wrote of this arm."
+            ) from None
+    found = list[tuple[str, tuple[float, float], bool]]()
+    for joint in (name.removesuffix(".pos") for name in joints):
+        alike = [motor for motor in motors if joint.endswith(motor[0])]
+        before = sum(motor[0] == alike[0][0] for motor in found) if alike else 0
+        found += alike[before : before + 1]
+    if not found and len(motors) == len(joints):
+        return motors
+    if len(found) < len(joints):
+        raise UnusableInputError(
+            f"{where}: {len(motors)} motors with range_min and range_max, and {len(found)} of "
+            f"{len(joints)} joints are among them ({', '.join(joints)}). Name the files that "
+            "lerobot-calibrate wrote, one for each arm, in the order of the joints: "
+            "--calibration='[left.json, right.json]'."
+        )
+    return found
 
 
 def _subtracted(

@@ -173,10 +173,13 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
         return max(backoff(state), asked_s)
 
     def tell(state: tenacity.RetryCallState) -> None:
-        logger.info(
-            "%s failed (%s); trying again (%d of %d).",
+        long_wait = state.upcoming_sleep > patience.longest_wait_s + patience.wait_s
+        logger.log(
+            logging.WARNING if long_wait else logging.INFO,  # only a Hub asks for so much
+            "%s failed (%s); trying again in %.0f s (%d of %d).",
             what,
             _in_words(error_of(state)),
+            state.upcoming_sleep,
             state.attempt_number,
             patience.retries,
         )
@@ -202,10 +205,9 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
                 "HF_TOKEN."
             ) from error
         if status in (403, 404):
-            raise UnusableInputError(
-                f"{where} refused ({words}, {what}). Check --repo_id, and that your token "
-                "may write there: hf auth whoami"
-            ) from error
+            rights = "Check --repo_id, and that your token may write there: hf auth whoami"
+            to_do = "Make room there, or push elsewhere." if "storage" in words.lower() else rights
+            raise UnusableInputError(f"{where} refused ({words}, {what}). {to_do}") from error
         raise UnusableInputError(
             f"{what} on {where} failed: {words}. Nothing was changed."
         ) from error
@@ -236,6 +238,8 @@ def _in_words(error: BaseException | None) -> str:
         if status is not None:
             said = _short(getattr(link, "server_message", "") or "")
             return f"HTTP {status}" + (f": {said}" if said else "")
+        if isinstance(link, json.JSONDecodeError):
+            return "what answers is no Hub, perhaps a network's login page"
     cause = list(_chain(error))[-1]
     if isinstance(cause, httpx.TimeoutException):
         return "no answer in time"

@@ -300,8 +300,8 @@ def open_arm(
         arm = ConnectedArm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
         if limp and (left := run([(bus.line, torque_off(bus))])[0]):
             raise DeviceError(
-                f"{port.path}: servo {left[0]} doesn't let go of its torque."
-                " Hold the arm and switch its power off."
+                f"{port.path}: torque off isn't confirmed by servo {left[0]}. Start again; if it "
+                "stays so, hold the arm, switch its power off, and check that servo's cable."
             )
         grips = [m.id for name, m in lerobot_bus.motors.items() if "gripper" in name and limp]
         if left := run([(bus.line, limit_torque(bus, grips, gripper_torque_pct))])[0]:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.real_said import cases, named
+from typing import Any
+
+from benchmarks.real_pictures import ALTERATIONS
+from benchmarks.real_said import ALTERED, cases, named
+
+
+def verdicts(result: dict[str, Any]) -> list[str]:
+    return [row.rsplit("|", 2)[1].strip() for row in cases(result)[2:]]
 
 
 def test_a_named_cause_of_made_up_outcomes_is_wrong() -> None:
@@ -11,28 +18,28 @@ def test_a_named_cause_of_made_up_outcomes_is_wrong() -> None:
     summary = {"station": {"named": []}, "camera_check": None}
     told = named({"takes": [take, quiet], "summary": summary})
     assert told == {"mode slip": 1, "cause latency": 1}
-    rows = [{"set": "arm", "tried": "10 called failures", "named": n} for n in (told, {})]
-    first, second = cases({"said": rows, "sets": [], "lights": []})[2:]
-    assert first.endswith("| mode slip 1, cause latency 1 | wrong |")
-    assert second.endswith("| no mode, no cause | can't tell |")
+    tried = ("10 called failures", "all 25 called failures, joints only")
+    said = [{"set": "arm", "tried": t, "named": n} for t, n in zip(tried, (told, {}), strict=True)]
+    rows = cases({"said": said, "sets": [], "lights": []})[2:]
+    assert "arm mode slip 1; arm cause latency 1; 0 of 1 " in rows[0]
+    assert rows[0].endswith("| wrong |")
+    assert rows[3].endswith(
+        "| 1 of 1 sets of outcomes: no mode, no cause, no camera | can't tell |"
+    )
+    assert "| no data |" in rows[1]
 
 
-def test_an_alteration_answered_no_is_wrong_unless_it_is_the_weakest() -> None:
-    cell = {"strength": 1.0, "n": 2, "found": 2, "unknown": 0, "false": 0}
-    missed = {**cell, "found": 0}
-    camera = {
-        "kind": "fixed", "judged": 20, "accused": 1, "questions": {"crop": 1},
-        "altered": {"blur": [missed, cell, cell], "cover": [cell, missed, cell]},
-    }  # fmt: skip
+def test_every_case_is_printed_and_a_denied_alteration_is_wrong() -> None:
+    cell = {"n": 2, "found": 1, "unknown": 1}
+    altered = {about: [cell] * 3 for about in ALTERATIONS}
+    camera = {"kind": "fixed", "judged": 20, "accused": 1, "questions": {}, "altered": altered}
     pair = {"cameras": ["a", "b"], "n": 2, "found": 2, "false": 0}
     data = {"name": "arm", "cameras": {"top": camera}, "swapped": [pair]}
     light = {"name": "desk", "rows": [{"judged": 3, "yes": {"exposure": 2}}]}
-    unaltered, desk, blur, cover, swapped = cases({"said": [], "sets": [data], "lights": [light]})[
-        2:
-    ]
-    assert unaltered.endswith("| accused 1 (crop 1) | right |")
-    assert desk.endswith("| exposure 2 | right, else can't tell |")
-    assert "0 yes 0 can't tell 2 no, 2 yes" in blur
-    assert [row.rsplit("|", 2)[1].strip() for row in (blur, cover, swapped)] == [
-        "right or can't tell", "wrong", "right",
-    ]  # fmt: skip
+    result = {"said": [], "sets": [data], "lights": [light]}
+    assert set(verdicts(result)[5:]) == {"right", "right, else can't tell", "right or can't tell"}
+    for k, (_, strengths) in enumerate(ALTERED.values()):
+        about, strength = strengths[-1]
+        denied = [{**cell, "unknown": int(n != strength)} for n in range(3)]
+        camera["altered"] = {**altered, about: denied}
+        assert verdicts(result)[7 + k] == "wrong"

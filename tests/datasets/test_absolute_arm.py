@@ -75,23 +75,30 @@ def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
     assert "repeats" not in [f.kind for f in found.findings]
 
 
-def test_a_joint_whose_command_pauses_repeats_its_readings_rightly() -> None:
-    """Incident: a policy that plans anew every ten rows, in another engine, was a slow bus."""
-
-    rows = np.arange(240)
-    paused, late_by = rows - rows // 10, 2
+def test_a_joint_that_pauses_repeats_its_readings_rightly() -> None:
+    """Incidents: policies that plan anew every ten rows, whose command or whose arm waits a row."""
+    rows, late_by = np.arange(240), 2
+    in_plan = rows % 10
+    waits = (
+        rows - in_plan + np.maximum(in_plan - 1, 0) * 10 / 9
+    )  # and makes up for it little by little
     clean = recording(0)
 
-    def seen(through: Change) -> MotionRecording:
+    def seen(sent_at: FloatArray, read_at: FloatArray, through: Change) -> MotionRecording:
         made = list[Episode]()
         for e in clean.episodes:
-            sent = e.command[paused]
-            read = np.round(sent[np.maximum(rows - late_by, 0)] / 0.088) * 0.088
-            made.append(Episode(e.index, sent, through(read, e.index)))
+            sent, read = (
+                np.stack([np.interp(at, rows, joint) for joint in e.command.T], axis=1)
+                for at in (sent_at, np.maximum(read_at - late_by, 0))
+            )
+            made.append(Episode(e.index, sent, through(np.round(read / 0.088) * 0.088, e.index)))
         return replace(clean, episodes=tuple(made))
 
-    assert "repeats" not in [f.kind for f in report(seen(as_is)).findings]
-    assert "repeats" in [f.kind for f in report(seen(repeats)).findings]
+    for sent_at, read_at in ((rows - rows // 10, rows - rows // 10), (rows, waits)):
+        told = [f.kind for f in report(seen(sent_at, read_at, as_is)).findings]
+        assert "repeats" not in told
+        told = [f.kind for f in report(seen(sent_at, read_at, repeats)).findings]
+        assert "repeats" in told
 
 
 def test_a_straight_way_isnt_taken_for_steps() -> None:

@@ -17,10 +17,12 @@ import pytest
 from damage import CAMERA, record
 
 from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.edit.changes import ticks_to_degrees
 from gaploop.datasets.formats.lerobot_v2 import EPISODES, upgrade
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
@@ -214,6 +216,29 @@ def test_encoder_ticks_become_the_degrees_that_lerobot_reads(old: Path, tmp_path
     info = json.loads((tmp_path / "angles/meta/gap/convert.json").read_text())
     assert info["fixed"] == ["Encoder ticks became degrees."]
     assert import_(tmp_path / "angles", tmp_path / "again", f"--calibration={arm}") == 2
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["left_pan.pos", "left_gripper.pos", "right_pan.pos", "right_gripper.pos"],
+        ["right_pan", "right_gripper", "left_pan", "left_gripper"],  # files are in that order, too
+        ["arm1_j1", "arm1_j2", "arm2_j1", "arm2_j2"],
+    ],
+)
+def test_a_pair_of_arms_has_two_calibration_files(names: list[str], tmp_path: Path) -> None:
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    for k, file in enumerate(files):
+        motor = {"drive_mode": k, "range_min": 1000 + 500 * k, "range_max": 3000}
+        file.write_text(json.dumps({"pan": motor, "gripper": motor}))
+    feature = {"dtype": "float32", "shape": [4], "names": names}
+    info = layout.DatasetInfo(tmp_path, 20.0, {columns.STATE: feature}, "a pair", 1, 1)
+    ticks = np.array([[2000.0, 1000.0, 2250.0, 3000.0]])
+    change = ticks_to_degrees(info, files, ticks)
+    angles = (ticks - change.subtract[columns.STATE]) * change.scale[columns.STATE]
+    assert angles.tolist() == [[0.0, 0.0, 0.0, 0.0]]
+    with pytest.raises(UnusableInputError, match="of 4 joints"):
+        ticks_to_degrees(info, files[:1], ticks)
 
 
 @pytest.mark.parametrize("spoil", ["cut video", "cut rows", "short video", "NaN"])

@@ -357,6 +357,8 @@ def test_a_delay_that_the_twin_has_is_no_wrong_fps() -> None:
     assert none == report.findings[0]
     assert found.command == "The twin has it (latency_s 0.481 s): its cost is below."
     assert "fps" not in found.line()
+    assert [f["kind"] for f in shown_alone(report)] == ["action_lag"]
+    assert not shown_alone(replace(report, findings=[found]))
 
 
 def test_bad_budgets_are_refused() -> None:

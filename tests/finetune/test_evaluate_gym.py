@@ -15,15 +15,20 @@ from lerobot.envs.configs import EnvConfig, PushtEnv
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.lerobot_read import load_takes
+from gaploop.failure_analysis.views.joints import units_of
 from gaploop.finetune.evaluation import ROLLOUTS
 from gaploop.finetune.gate.attempts import cell_attempts, check_tasks
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.gate.run import Gate
 from gaploop.finetune.lerobot_gym import Demonstrations, Job, evaluate_gym
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import NOMINAL, WorldSpec
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
+SCENE_FILE = Path(__file__).parents[2] / "examples/scene/scene.yaml"
 
 
 class Even(gym.Env[dict[str, Any], np.ndarray]):
@@ -169,6 +174,9 @@ def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
     assert frame["observation.environment_state"].shape == (SCENE,)
     with pytest.raises(UnusableInputError, match="isn't empty"):
         Demonstrations(root)
+    lacking = Demonstrations(tmp_path / "none", "Be even")
+    with pytest.raises(UnusableInputError, match="No attempt succeeded"), lacking as shown:
+        evaluate_gym(SCRIPT, env, 1, seed=1, demonstrations=shown)
 
 
 def test_kept_attempts_carry_the_joints_that_an_environment_names(
@@ -183,12 +191,25 @@ def test_kept_attempts_carry_the_joints_that_an_environment_names(
     assert kept["action"]["names"] == [f"{name}.pos" for name in names]
 
 
+@pytest.mark.parametrize("failures", [True, False])
+def test_kept_attempts_of_a_scene_say_the_units_of_its_joints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: bool
+) -> None:
+    """`diagnose` asked for them where no joint had left -100 to 100."""
+    monkeypatch.setattr(SceneWorld, "success", lambda _self: True)
+    with Demonstrations(tmp_path / "takes", failures=failures) as shown:
+        env = SceneEnvConfig(scene=SCENE_FILE, episode_length=12)
+        evaluate_gym("demonstrator", env, 1, demonstrations=shown)
+    (take,) = load_takes(tmp_path / "takes")
+    assert (take.info.units, take.outcome) == ("deg", Outcome.SUCCESS)
+    assert units_of([take]) == ""  # nothing to ask
+
+
 def test_where_scenes_do_not_depend_on_their_seeds_one_process_makes_all_attempts() -> None:
     """metaworld begins with the same scene whatever the seed: two would count it twice."""
     even = Job(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), NOMINAL, "", tuple(range(20)))
     assert not even.can_be_spread()
-    scene = Path(__file__).parents[2] / "examples/scene/scene.yaml"
-    some = Job("demonstrator", SceneEnvConfig(scene=scene), NOMINAL, "", tuple(range(20)))
+    some = Job("demonstrator", SceneEnvConfig(scene=SCENE_FILE), NOMINAL, "", tuple(range(20)))
     assert some.can_be_spread()
     assert [j.seeds for j in some.parts(3)] == [
         tuple(range(7)), tuple(range(7, 14)), tuple(range(14, 20)),
@@ -198,8 +219,7 @@ def test_where_scenes_do_not_depend_on_their_seeds_one_process_makes_all_attempt
 
 @pytest.mark.slow
 def test_processes_side_by_side_give_what_one_gives() -> None:
-    scene = Path(__file__).parents[2] / "examples/scene/scene.yaml"
-    env = SceneEnvConfig(scene=scene, episode_length=150)
+    env = SceneEnvConfig(scene=SCENE_FILE, episode_length=150)
     gaps = WorldSpec(gaps={"actuator_response.latency": 0.5})
     one, two = (evaluate_gym("demonstrator", env, 8, spec=gaps, batch=k) for k in (1, 2))
     assert sorted(two.outcomes, key=lambda r: r.seed) == list(one.outcomes)

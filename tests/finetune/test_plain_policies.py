@@ -27,6 +27,7 @@ from gaploop.finetune.lerobot_policy import (
     policy_id,
     reads_instruction,
 )
+from gaploop.scripts._finetune import _with_policy_in
 from gaploop.scripts.cli import main
 from gaploop.sim.catalogue import INSTRUCTIONS, wording
 from gaploop.sim.tracker import NAMES
@@ -51,6 +52,9 @@ def test_a_trained_policy_has_its_datasets_rate_and_keeps_what_its_cameras_showe
     options = ["--cache.size=off", f"--output_dir={out}", "--", *SMALL, f"--dataset.root={root}"]
     assert main(["finetune", "--method=lerobot", *options]) == 0
     policy = out / "checkpoints" / "last" / "pretrained_model"
+    for named in (out, policy, "me/policy"):  # a run to train further is named like a policy
+        expected = named if named == "me/policy" else policy
+        assert _with_policy_in(f"--policy.path={named}") == f"--policy.path={expected}"
     kept = CameraReference.load(policy / FILE)
     assert kept.name == "seen"
     assert kept.cameras["overhead"].size_px == (64, 64)

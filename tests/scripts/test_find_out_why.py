@@ -36,6 +36,11 @@ def typed(page: str) -> list[str]:
     return [" ".join(c.split()) for pair in found if "…" not in (c := pair[0] or pair[1])]
 
 
+def run(command: str) -> int:
+    """Run a command as it is typed."""
+    return main(shlex.split(command)[1:])
+
+
 def ran(command: str) -> int:
     """Run a command as it is typed, in a smaller size."""
     words = shlex.split(command)[1:]
@@ -139,3 +144,41 @@ def test_the_pages_that_it_leads_to(
                 is_asked = ran(line) == 2 and "--units=degrees" in capsys.readouterr().err
                 assert ran(line + " --units=degrees" * is_asked) == 0, line
     assert ran("gaploop diagnose rollouts --policy.path=base --pictures=false") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "gap", ["spatial_geometry.camera_pose", "actuator_response.latency", "object_property.size"]
+)
+def test_the_whole_page_ends_in_a_promotion(
+    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the sizes it prints, at a station whose episodes are all that its commands are shown."""
+    monkeypatch.chdir(tmp_path)
+    here = json.dumps({gap: 0.8})
+    record = f"gaploop rollout --robot.gaps='{here}' --policy.path=base --dataset.root=recorded "
+    assert run(record + "--dataset.num_episodes=12 --dataset.episode_time_s=10") == 0
+    make_plain(tmp_path / "recorded", tmp_path / "rollouts")
+    for outcome in ("success", "failure"):  # as the person saw it who stood beside
+        went = [i for i, take in enumerate(load_takes(tmp_path / "recorded"))
+                if take.outcome == outcome]  # fmt: skip
+        said = f"gaploop label rollouts --episodes='{went}' --outcome={outcome} --author=ana"
+        assert not went or run(said) == 0
+    for line in typed(PAGE):
+        if "--measure" in line and "--robot.gaps" in line:
+            line = re.sub(r"--robot.gaps='[^']*'", f"--robot.gaps='{here}'", line)
+        elif line.split()[1] not in ("diagnose", "rollout", "plan") or " --" not in line:
+            continue
+        capsys.readouterr()
+        assert run(line) == 0, line
+    printed = re.findall(r"^gaploop .*", capsys.readouterr().out, re.MULTILINE)
+    summary = json.loads((tmp_path / "diagnosis" / "diagnosis.json").read_text())["summary"]
+    assert gap.partition(".")[0] in summary["station"]["named"]
+    for line in printed:
+        assert run(line) == 0, line
+    (candidate,) = [
+        at for name in ("recalibrated", "resimulated_policy") if (at := Path("plan", name)).exists()
+    ]
+    Path("suite.yaml").write_text(f"tasks:\n  - {{task: pick_place, gaps: {here}}}\n")
+    assert run(f"gaploop gate --baseline=base --candidate={candidate} --suite=suite.yaml") == 0

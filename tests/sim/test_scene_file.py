@@ -119,6 +119,19 @@ def test_the_demonstrator_follows_its_waypoints_to_success(scene: Path) -> None:
     assert tips[-1][:2] == pytest.approx([0.3, 0.18], abs=0.03)
 
 
+@pytest.mark.parametrize("damping", [5, 60, 120])
+def test_the_demonstrator_waits_for_an_arm_that_is_slow(scene: Path, damping: int) -> None:
+    """It went on by the clock: at a slow station no demonstration succeeded."""
+    (scene.parent / "bench.xml").write_text(BENCH.replace('damping="5"', f'damping="{damping}"'))
+    world = SceneWorld(load_scene(scene))
+    observation, _ = world.reset(seed=0)
+    driver = Demonstrator(world)
+    for _ in range(400):
+        observation, *_ = world.step(driver(observation))
+    assert driver.done
+    assert max(driver.off_m) < 0.015
+
+
 @pytest.mark.parametrize(
     ("predicate", "holds"),
     [

@@ -146,6 +146,15 @@ def test_a_wrapped_environment_is_a_world() -> None:
     assert not world.success()
 
 
+@pytest.mark.parametrize(("per_rad", "units"), [(1.0, "rad"), (180.0 / np.pi, "deg"), (3.0, "")])
+def test_units_of_joints_are_found_by_moving_them(per_rad: float, units: str) -> None:
+    class Shown(Bench):
+        def _get_obs(self) -> dict[str, Any]:
+            return {"agent_pos": self.data.qpos[-4:-2] * per_rad}
+
+    assert GymWorld(Shown).units == units
+
+
 def test_roles_are_found_without_a_file() -> None:
     env = Bench()
     env.reset(seed=0)

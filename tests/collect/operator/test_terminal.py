@@ -24,7 +24,7 @@ from gaploop.core.messages import (
 )
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.loop import LoopStatistics
-from gaploop.teleop.trips import TO_DO, WHAT, say_status, say_trip
+from gaploop.teleop.trips import HOT, OWN_ERRORS, TO_DO, WHAT, say_status, say_trip
 
 JOINTS = ("pan", "lift", "gripper")
 PERIOD_S = 0.005
@@ -116,6 +116,19 @@ def test_a_trip_says_what_happened_and_what_to_do(reason: SafetyReason) -> None:
     text = say_trip(reason, ())
     assert WHAT[reason] in text
     assert TO_DO[reason] in text
+
+
+@pytest.mark.parametrize("bits", [(b,) for b in OWN_ERRORS] + [(0x01, 0x20), (REBOOTED, 0x04)])
+def test_a_servo_that_reports_an_error_is_told_of_by_that_error(bits: tuple[int, ...]) -> None:
+    text = say_trip(SafetyReason.HARDWARE_ERROR, ("lift",), sum(bits) | NO_REPLY)
+    assert all(OWN_ERRORS[bit][0] in text and OWN_ERRORS[bit][1] in text for bit in bits)
+    assert WHAT[SafetyReason.HARDWARE_ERROR] not in text
+    both = SafetyReason.HARDWARE_ERROR | SafetyReason.OVER_TEMPERATURE
+    assert (WHAT[SafetyReason.OVER_TEMPERATURE] in say_trip(both, (), sum(bits))) == (
+        HOT not in bits
+    )
+    unknown = say_trip(SafetyReason.HARDWARE_ERROR, (), sum(bits) | 0x08)  # differs by maker
+    assert unknown == say_trip(SafetyReason.HARDWARE_ERROR, ())
 
 
 def test_every_reason_to_trip_is_explained() -> None:

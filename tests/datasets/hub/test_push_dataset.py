@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tenacity
 from loopback_hub import Fault, LoopbackHub, Repo
 
 from gaploop.core import consent, labels
@@ -225,15 +227,39 @@ def test_private_data_never_go_to_a_public_repository(
     assert commits(hub) == 1
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "hf auth login"), (403, "may write")])
+FULL = {"X-Error-Message": "Private repository storage limit reached"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [(401, {}, "hf auth login"), (403, {}, "may write"), (403, FULL, "Make room there")],
+)
 def test_a_refusal_is_one_line_and_isnt_tried_again(
-    status: int, says: str, hub: LoopbackHub, push_packed: PushPacked
+    status: int, headers: dict[str, str], says: str, hub: LoopbackHub, push_packed: PushPacked
 ) -> None:
-    hub.fault(status, "/api/repos/create", times=9)
+    hub.fault(status, "/api/repos/create", times=9, headers=headers)
     with pytest.raises(UnusableInputError, match=says) as caught:
         push_packed()
     assert "\n" not in str(caught.value)
     assert sum("repos/create" in call for call in hub.log) == 1
+
+
+def test_a_login_page_is_told_of_and_so_is_a_hub_that_asks_for_patience(
+    hub: LoopbackHub, push_packed: PushPacked, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked_s: list[float] = []
+    caplog.set_level("WARNING", logger="gaploop.datasets.hub.upload")
+    hub.fault("html", times=99)
+    with pytest.raises(HubUnreachableError, match="login page"):
+        push_packed()
+    assert not caplog.messages
+    hub.faults.clear()
+    hub.fault(429, headers={"Retry-After": "120"})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tenacity.nap, "time", SimpleNamespace(sleep=asked_s.append))
+        push_packed()
+    assert asked_s == [120.0]
+    assert "trying again in 120 s" in caplog.text
 
 
 # -- what must not be pushed --------------------------------------------------------------------
