@@ -105,9 +105,9 @@ def _dirty(picture: Image, share: float) -> Image:
     radius = int(max(2, w * (share / 12 / np.pi) ** 0.5))
     for x, y in rng.uniform(0.05, 0.95, (12, 2)):
         cv2.circle(specks, (int(x * w), int(y * h)), radius, 1.0, -1)
-    specks = np.asarray(cv2.GaussianBlur(specks, (0, 0), 0.4 * radius))[..., None]
+    over = np.asarray(cv2.GaussianBlur(specks, (0, 0), 0.4 * radius))[..., None]
     soft = cv2.GaussianBlur(picture, (0, 0), 2.0 * radius).astype(np.float32)
-    return _done(_pixels(picture) * (1 - 0.7 * specks) + 0.7 * specks * (0.5 * soft + 40))
+    return _done(_pixels(picture) * (1 - 0.7 * over) + 0.7 * over * (0.5 * soft + 40))
 
 
 def _through(picture: Image, bend: float) -> Image:
