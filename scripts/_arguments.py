@@ -246,7 +246,8 @@ def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
     """
     bare = itertools.takewhile(lambda token: not token.startswith("-"), argv)
     given = dict(_flat(_config_file(argv)[1]))
-    given |= {**dict(zip(positional, bare, strict=False)), **dict(_pairs(argv))}
+    given |= dict(zip(positional, bare, strict=False))
+    given |= {n: text for n, text in _pairs(argv) if text and not text.startswith("--")}
     for name in (*POLICIES, *INPUTS):
         value = given.get(name)
         if isinstance(value, str) and value.startswith("["):
