@@ -53,7 +53,7 @@ from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
-PACKAGED: Final = {name: Path(__file__).parent / name for name in SHIPPED}
+PACKAGED: Final = {name: PACKAGED_BASE.with_name(name) for name in SHIPPED}
 """Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""

@@ -35,11 +35,11 @@ CONFIG_PATH: Final = "config_path"
 POLICIES: Final = ("policy.path", "baseline", "candidate", "reset")
 INPUTS: Final = (
     *("real", "sim", "mixture", "rollouts", "reference", "trained_on", "watch"),
-    *("twin", "env.twin", "robot.twin", "env.scene", "robot.scene", "roles"),
-    *("station", "plan", "suite", "diagnosis", "takes", "carried_out", "outcomes", "verify"),
+    *("twin", "env.twin", "robot.twin", "env.scene", "robot.scene"),
+    *("plan", "suite", "diagnosis", "takes", "carried_out", "outcomes"),
 )
 """Options that name what has to be there, in any command: `require_inputs` looks for it."""
-_NO_INPUT: Final = ("help", "auto", "never", "person", "script", "null", "")
+_NO_INPUT: Final = ("help", "auto", "never", "person", "script", "null", "true", "false", "")
 """Words that some of them take in the place of a path."""
 _WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -255,6 +255,8 @@ def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
                 value = parse_yaml(value, f"--{name}")
         for path in value if isinstance(value, list) else [value]:
             if not isinstance(path, str) or path in _NO_INPUT or is_hub_address(path):
+                continue
+            if path.startswith("-"):  # the next option, where this one has no value
                 continue
             if name in POLICIES:
                 require_policy(path)
