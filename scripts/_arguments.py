@@ -246,8 +246,7 @@ def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
     """
     bare = itertools.takewhile(lambda token: not token.startswith("-"), argv)
     given = dict(_flat(_config_file(argv)[1]))
-    given |= dict(zip(positional, bare, strict=False))
-    given |= {n: text for n, text in _pairs(argv) if text and not text.startswith("--")}
+    given |= {**dict(zip(positional, bare, strict=False)), **dict(_pairs(argv))}
     for name in (*POLICIES, *INPUTS):
         value = given.get(name)
         if isinstance(value, str) and value.startswith("["):
