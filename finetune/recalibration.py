@@ -109,6 +109,13 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     return made
 
 
+def is_recalibrated(policy: Path) -> bool:
+    """Say whether a policy's folder has the processors of `recalibrate`."""
+    file = policy / POSTPROCESSOR
+    steps = read_json(file)["steps"] if file.exists() else ()
+    return any(entry.get("class") == SAYS for entry in steps)
+
+
 def _insert(file: Path, step: str, config: dict[str, Any]) -> None:
     """Put a step where it belongs in a saved pipeline, in the place of one from before."""
     pipeline = read_json(file)

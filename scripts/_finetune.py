@@ -272,10 +272,8 @@ def _disagreeing(policy: str, opened: OpenMixture) -> list[dict[str, Any]]:
 def _with_policy_in(word: str) -> str:
     """Return one of LeRobot's options; a run's folder becomes the policy in it, as elsewhere."""
     name, _, value = word.partition("=")
-    is_run = name == "--policy.path" and Path(value).is_dir()
-    return (
-        f"{name}={resolve(value)}" if is_run and not Path(value, "config.json").exists() else word
-    )
+    is_folder = name == "--policy.path" and Path(value).is_dir()
+    return f"{name}={resolve(value)}" if is_folder else word
 
 
 def _train_with_lerobot(config: FinetuneConfig) -> int:

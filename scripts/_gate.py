@@ -180,11 +180,12 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     rules = {name: value for name, value in written["rules"].items() if name != "fixes_phase"}
     text = json.dumps(written | {"rules": rules}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    policies, folders = dict[str, Path](), dict[str, Path]()
+    policies, folders, of_station = dict[str, Path](), dict[str, Path](), False
     if config.outcomes is not None:
         ids = (sha256(config.outcomes),) * 2
     else:
         from gaploop.finetune.lerobot_policy import policy_id, resolve, warn_withdrawn
+        from gaploop.finetune.recalibration import is_recalibrated
 
         named = {side: getattr(config, side) for side in ("baseline", "candidate")}
         learned = {side: said for side, said in named.items() if not options.is_script(said)}
@@ -194,6 +195,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
         policies = {side: folders.get(side, Path(said)) for side, said in named.items()}
         one, other = (policy_id(folders[s]) if s in folders else named[s] for s in named)
         ids = one, other
+        of_station = "candidate" in folders and is_recalibrated(folders["candidate"])
     contest = Contest(*ids, digest)
     if config.reset != "person" and not config.command:
         raise UnusableInputError(
@@ -209,7 +211,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     named_as = policies.get("candidate", "")
     gate = Gate(
         suite, policies, config.stage, None, recorded, config.reports, same, config.policy.format,
-        config.candidate if is_hub_name(config.candidate) else str(named_as),
+        config.candidate if is_hub_name(config.candidate) else str(named_as), of_station=of_station,
     )  # fmt: skip
     if at_station:  # a person or a command tries them
         from gaploop.finetune.gate.attempts import StationAttempts

@@ -124,6 +124,7 @@ class Gate:
         detector: tells success on the station; None where the suite or a person does.
         simulated: the station's file says that it is none of the real world, such as an emulated
             arm's.
+        of_station: the candidate allows for one station: nominal simulation can't judge it.
     """
 
     suite: Suite
@@ -137,6 +138,7 @@ class Gate:
     candidate: str = ""
     detector: SuccessDetector | None = None
     simulated: bool = False
+    of_station: bool = False
 
     @property
     def shown(self) -> float:
@@ -171,6 +173,8 @@ class Gate:
     @property
     def sim_tasks(self) -> tuple[str, ...]:
         """Tasks of the regression in simulation."""
+        if self.of_station:
+            return ()
         if self.suite.sim_tasks or self.station is not None or self.recorded is not None:
             return self.suite.sim_tasks if self.recorded is None else ()
         return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
@@ -269,6 +273,10 @@ def run_gate(
         elif canary is not None:
             stages.append(fleet_stage(canary, name))
     gate.unchanged()
+    if not stages:
+        raise UnusableInputError(
+            f"--stage={gate.last}: no stage is left. sim: {not_run[SIM]}. Leave --stage out."
+        )
 
     last = stages[-1]
     compared = any(stage.stage == HARDWARE for stage in stages)
@@ -305,6 +313,8 @@ def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
         return f"{stages[-1].stage} didn't pass"
     if STAGES.index(name) > STAGES.index(gate.last):
         return f"--stage={gate.last}"
+    if name == SIM and gate.of_station:
+        return "the candidate was recalibrated for its station, and is wrong in nominal simulation"
     if name == SIM and not gate.sim_tasks:
         return "recorded outcomes" if gate.recorded else "the suite names no sim_tasks"
     if name in (CANARY, FULL):

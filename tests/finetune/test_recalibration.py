@@ -13,8 +13,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.lerobot_policy import PREPROCESSOR, load_policy
-from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, recalibrate
+from gaploop.finetune.lerobot_policy import PACKAGED_BASE, PREPROCESSOR, load_policy
+from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, is_recalibrated, recalibrate
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps import draw_gaps, mechanism_named
 from gaploop.sim.lerobot_recalibration_steps import LightStep
@@ -70,6 +70,7 @@ def test_it_grasps_again_where_the_camera_was_moved(tmp_path: Path) -> None:
     station = {"gaps": {POSE: 0.8}, "gap_seed": 5, "workers": 1}
     assert evaluate("base", 1, **station).successes == 0  # type: ignore[arg-type]
     assert evaluate(made.folder, 1, **station).successes == 1  # type: ignore[arg-type]
+    assert (is_recalibrated(made.folder), is_recalibrated(PACKAGED_BASE)) == (True, False)
 
 
 def test_a_delay_is_carried_and_the_next_twin_sets_it_anew(tmp_path: Path) -> None:

@@ -180,5 +180,6 @@ def test_the_whole_page_ends_in_a_promotion(
     (candidate,) = [
         at for name in ("recalibrated", "resimulated_policy") if (at := Path("plan", name)).exists()
     ]
-    Path("suite.yaml").write_text(f"tasks:\n  - {{task: pick_place, gaps: {here}}}\n")
+    task = f"{{task: pick_place, success_check: script, gaps: {here}}}"
+    Path("suite.yaml").write_text(f"name: station\ntasks: [{task}]\n")
     assert run(f"gaploop gate --baseline=base --candidate={candidate} --suite=suite.yaml") == 0

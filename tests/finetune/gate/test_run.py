@@ -84,6 +84,17 @@ def test_a_better_candidate_is_promoted_and_a_worse_one_is_not(tmp_path: Path) -
     assert bad.not_run["canary"] == "hardware didn't pass"
 
 
+def test_a_candidate_of_one_station_isnt_judged_in_nominal_simulation(tmp_path: Path) -> None:
+    """Incident: each candidate that a plan had recalibrated was rejected before its station."""
+    suite = replace(SUITE, sim_tasks=("pick_place",))
+    better = made((0.5, 0.5), (0.95, 0.95))
+    result = decide(tmp_path / "gate", better, suite, of_station=True)
+    assert result.verdict is Answer.PROMOTE
+    assert "recalibrated" in result.not_run["sim"]
+    with pytest.raises(UnusableInputError, match="no stage is left"):
+        decide(tmp_path / "sim", better, suite, of_station=True, last="sim")
+
+
 def test_running_out_of_pairs_is_no_answer(tmp_path: Path) -> None:
     short = replace(SUITE, rules=replace(SUITE.rules, max_pairs=6))
     result = decide(tmp_path / "short", made((0.5, 0.5), (0.5, 0.5)), short)
