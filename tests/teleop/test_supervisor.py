@@ -238,11 +238,19 @@ class Ride:
         return not any(glob.iglob(f"/proc/{self.program.pid}/task/*/fd/*"))
 
     def is_quiet(self) -> bool:
-        """Say whether all bytes on their way are heard; the kernel hands them on when it can."""
+        """Say whether all bytes on their way are heard; the kernel hands them on when it can.
+
+        With the lock, as the bus takes bytes and hears them under it: between the two neither the
+        port nor what was heard shows them.
+        """
         port, heard = self.bus._port, len(self.heard)
         assert port is not None
-        time.sleep(0.05)
-        return not select.select([port.fd], [], [], 0)[0] and len(self.heard) == heard
+        for _ in range(10):
+            time.sleep(0.02)
+            with self.bus.lock:
+                if select.select([port.fd], [], [], 0)[0] or len(self.heard) != heard:
+                    return False
+        return True
 
     def holds(self) -> bool:
         with self.bus.lock:
