@@ -32,6 +32,9 @@ from gaploop.core.schema import load_yaml, parse_yaml
 from gaploop.datasets.hub.target import is_hub_address, require_policy
 
 CONFIG_PATH: Final = "config_path"
+DATASET_ROOT: Final = "dataset.root"
+_FOLDERS: Final = ("root", "roots", "source", "folder")
+"""What some commands call the folder that others, and LeRobot's, call `dataset.root`."""
 POLICIES: Final = ("policy.path", "baseline", "candidate", "reset")
 INPUTS: Final = (
     *("real", "sim", "mixture", "rollouts", "reference", "trained_on", "watch"),
@@ -304,6 +307,8 @@ def _read(
             loose.append(token)
             continue
         name, equals, text = token.lstrip("-").partition("=")
+        if name == DATASET_ROOT and name not in options:  # as other commands call the folder
+            name = next((n for n in positional if n in _FOLDERS and n in options), name)
         option, ahead = options.get(name), tokens[0] if tokens else None
         if name.partition(".")[0] in unread:
             del tokens[: not equals and ahead is not None and not ahead.startswith("--")]

@@ -112,9 +112,9 @@ class AbsoluteFinding:
             text += f" {value:.3g} {self.unit}".replace(" °", "°")
         text += f"; {len(self.episodes)} of {self.of} episodes"
         if self.worst is not None and len(self.episodes) > 1:
-            text += f", most in {self.worst}"
+            text += f", most in episode {self.worst}"
         elif len(self.episodes) == 1:
-            text += f" ({self.episodes[0]})"
+            text += f" (episode {self.episodes[0]})"
         text += "."
         return text + (f" Not told apart: {self.not_told_apart}." if self.not_told_apart else "")
 

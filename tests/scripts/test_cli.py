@@ -246,6 +246,16 @@ def test_positionals_fill_their_options_in_order() -> None:
     assert read("down", positional=both).way == "down"
 
 
+@pytest.mark.parametrize("name", ["check", "convert", "edit", "identify", "label", "push"])
+def test_a_folder_may_be_named_as_lerobot_names_it(name: str) -> None:
+    module = importlib.import_module(f"gaploop.scripts.{name}")
+    config_class = cli.config_class_of(module, name, [])
+    config = parse(config_class, ["--dataset.root=A"], cli.positional(module), name)
+    folder = next(f for f in ("roots", "root", "source", "folder") if hasattr(config, f))
+    given = getattr(config, folder)
+    assert [str(f) for f in (given if isinstance(given, list) else [given])] == ["A"]
+
+
 def test_what_a_group_differs_in_stays_when_another_of_it_is_given() -> None:
     """Draccus falls back to the class's own defaults once any option of a group is given."""
     assert read("--mix.batch=4").mix == MixOptions(real=0.25, batch=4)

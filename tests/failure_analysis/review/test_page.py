@@ -115,4 +115,4 @@ def test_what_an_episode_shows_by_itself_stands_beside_it(dataset: Path, tmp_pat
         take = next(t for t in site.session.takes() if t.episode.index == 2)
         told = row(take, site.shows(2))
         assert told["says"].endswith("At rest elbow stands off its command, by 3° [2.9, 3.1]; 2 of "
-                                     "6 episodes, most in 2.")  # fmt: skip
+                                     "6 episodes, most in episode 2.")  # fmt: skip
