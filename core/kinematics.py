@@ -8,6 +8,8 @@ Importing this module loads nothing heavy; `ArmModel.load` imports MuJoCo.
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -215,6 +217,12 @@ def kinematic_model(mjcf: Path) -> Any:
     Raises:
         UnusableInputError: MuJoCo can't read it; the first line of what it says.
     """
+    changed_ns = mjcf.stat().st_mtime_ns if mjcf.is_file() else 0
+    return copy.copy(_compiled(mjcf, changed_ns))
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(mjcf: Path, _changed_ns: int) -> Any:
     import mujoco
 
     try:

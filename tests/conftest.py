@@ -35,6 +35,7 @@ os.environ["HF_DATASETS_CACHE"] = _tables.name
 
 import datasets  # noqa: E402  it reads the folder as it is imported
 from datasets.features import features  # noqa: E402
+from draccus.wrappers import docstring  # noqa: E402
 
 
 # `Features` looks at all columns again whenever one is set. An episodes table of LeRobot's has more
@@ -75,6 +76,9 @@ def _as_dict(value: Any) -> Any:
 
 for _module in (datasets.arrow_dataset, datasets.arrow_writer, datasets.info, features):
     _module.asdict = _as_dict
+
+# LeRobot's train reads the comments of each of its options anew for every command line.
+docstring.get_attribute_docstring = functools.cache(docstring.get_attribute_docstring)
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

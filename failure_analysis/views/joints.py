@@ -262,8 +262,8 @@ def of_model(
     pairs = answering(np.concatenate(sent) * per_unit, state * per_unit)
     if pairs is None:
         raise UnusableInputError(
-            f"No joint of observation.state stays near one of action in episode {first.uid} and "
-            "the others. Record joint commands in the units of the readings."
+            "No joint of observation.state stays near one of action. Record joint commands in the "
+            "units of the readings."
         )
     by_reading = dict(zip(pairs[1], pairs[0], strict=True))
     middle, half = limits_rad.mean(axis=1), np.ptp(limits_rad, axis=1) / 2.0

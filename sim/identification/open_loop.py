@@ -256,9 +256,8 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
             if set(joints) == set(arm.joint_names):
                 return arm_named(arm.name, "--robot.model")
         raise UnusableInputError(
-            f"Episode {take.info.uid} is of an arm with the joints "
-            f"{', '.join(joints) or 'unknown'}, "
-            f"which no arm of the cell has. Name its MJCF file, as in --robot.model=my_arm.xml, or "
+            f"An episode is of an arm with the joints {', '.join(joints) or 'unknown'}, which no "
+            "arm of the cell has. Name its MJCF file, as in --robot.model=my_arm.xml, or "
             f"one of {', '.join(CELL_ARMS)}."
         )
     raise UnusableInputError("There are no episodes. Record some first: gaploop record.")
@@ -326,7 +325,7 @@ def _log(take: Take, arm: DrivenArm, every_s: float) -> DriveLog:
     uid, joints = take.info.uid, _joints(take)
     if not set(joints) >= set(arm.joint_names):
         raise UnusableInputError(
-            f"Episode {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
+            f"An episode has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
             f"{', '.join(arm.joint_names)}. Name the right arm: --robot.model=NAME or its MJCF."
         )
     order = [joints.index(name) for name in arm.joint_names]
@@ -340,15 +339,22 @@ def _log(take: Take, arm: DrivenArm, every_s: float) -> DriveLog:
         sent = frames.sent if frames.sent.size and np.isfinite(frames.sent).any() else frames.action
         if sent.shape != (len(times), len(joints)) or frames.state.shape != sent.shape:
             raise UnusableInputError(
-                f"Episode {uid} has no joint goals with readings: neither telemetry, nor action "
+                "An episode has no joint goals with readings: neither telemetry, nor action "
                 "and observation.state of the same joints. Record joint commands."
             )
         unit = take.info.units
         if unit not in UNITS:
+            if unit == "m100_100":
+                raise UnusableInputError(
+                    "An episode has joints from -100 to 100 of ranges that it doesn't state. "
+                    "Name the arm's calibration file in a spec.yaml: 'units: {from: normalized, "
+                    "to: degrees, ranges: FILE.json}', then: gaploop edit harmonise DIR "
+                    "--spec=spec.yaml --output_dir=NEW"
+                )
             raise UnusableInputError(
-                f"Episode {uid} doesn't state the units of its joints ({unit or 'none'}). Give "
-                "--units=degrees or --units=radians: degrees with the gripper from 0 to 100, as "
-                "LeRobot records with use_degrees; normalised joints can't be turned into angles."
+                "An episode doesn't state the units of its joints. Give --units=degrees, with "
+                "the gripper from 0 to 100, as LeRobot records with use_degrees, or "
+                "--units=radians."
             )
         sent, read = sent[:, order], frames.state[:, order]
         if unit == "deg":

@@ -232,6 +232,9 @@ def test_what_cannot_be_used_is_said_in_a_line() -> None:
     unknown = replace(as_frames(take), info=replace(take.info, units=""))
     with pytest.raises(UnusableInputError, match="--units"):
         drive_logs([unknown], SO101)
+    normalised = replace(unknown, info=replace(take.info, units="m100_100"))
+    with pytest.raises(UnusableInputError, match="gaploop edit harmonise"):
+        drive_logs([normalised], SO101)
     silent = replace(take, telemetry=Telemetry(np.empty(0), {}))
     with pytest.raises(UnusableInputError, match="no joint goals"):
         drive_logs([silent], SO101)
