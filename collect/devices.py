@@ -186,6 +186,8 @@ class ArmDevices(SessionDevices):
         self.is_watched, self._patience_s = is_watched, patience_s
         self._clear_hint, self._max_s = clear_hint, max_s
         self._lost, self._is_found, self._starts_anew = "", False, False
+        self._held = ""
+        """What couldn't be ended of what was lost, such as torque, and what to do."""
         self._slow_cameras = set[str]()
         """Cameras that a line was logged about."""
         self._agreed = threading.Event()
@@ -445,7 +447,8 @@ class ArmDevices(SessionDevices):
         """Let go of everything; say what was lost, and what couldn't be ended."""
         self._lost, self._is_found, self._starts_anew = lost, False, False
         faults = (fault.partition(": ")[2] or fault for fault in self._disconnect())
-        self._lost = " ".join(dict.fromkeys((lost, *faults)))
+        self._held = " ".join(dict.fromkeys(fault for fault in faults if fault != lost))
+        self._lost = " ".join(filter(None, (lost, self._held)))
         log.warning("%s", self._lost)
 
     def _find(self, stop: Callable[[], bool]) -> bool:
@@ -465,7 +468,7 @@ class ArmDevices(SessionDevices):
                     self._lost = lost if why in lost else f"{lost} Now: {why}"
                     log.info("%s", why)
                 if not self.is_watched and tried_s - began_s >= self._patience_s:
-                    raise DeviceError(why)
+                    raise DeviceError(" ".join(filter(None, (why, self._held))))
             time.sleep(LOOK_S)
         return False
 

@@ -163,14 +163,17 @@ class LabelStore:
             self.write(new)
         if self.journal:
             return True
-        said = episodes_table.label_values(self.events)
-        stale = {  # their columns don't show their labels: it was busy, or who said so died
+        uids = {event.uid for event in new} | self.stale()
+        return self.show(uids) if uids else True
+
+    def stale(self) -> set[str]:
+        """Return the takes whose columns don't show their labels: who said so died, or waited."""
+        said = {} if self.journal else episodes_table.label_values(self.events)
+        return {
             e.info.uid
             for e in self.episodes
             if e.info.uid in said and episodes_table.apply_labels(e.row, said[e.info.uid]) != e.row
         }
-        uids = {event.uid for event in new} | stale
-        return self.show(uids) if uids else True
 
     def write(self, new: Sequence[LabelEvent], known: Sequence[LabelEvent] | None = None) -> None:
         """Write events durably, all of them or none, as the first half of `say`.

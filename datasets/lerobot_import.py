@@ -10,12 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, regular_file
+from gaploop.core.files import read_json, regular_file, write_json
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import FixOptions, check, fix
@@ -60,6 +61,10 @@ _REPAIRED: Final = frozenset(
 statistics."""
 
 
+REPORT: Final = "meta/gap/convert.json"
+"""What an import left out and fixed, beside the labels."""
+
+
 @dataclass(frozen=True)
 class ImportOptions:
     """How to import.
@@ -98,7 +103,7 @@ def import_dataset(
     options: ImportOptions,
     on_episode: Callable[[], None] = lambda: None,
 ) -> ImportedDataset:
-    """Write the import of `source`, of v2.0 to v3, to `target`.
+    """Write the import of `source`, of v2.0 to v3, and its report to `target`.
 
     Raises:
         UnusableInputError: the source is damaged or has NaN in a chosen episode, videos are
@@ -128,10 +133,17 @@ def import_dataset(
     done += [f"{', '.join(made)}: made, as LeRobot's writer does."] if made else []
     done += [f"Rows are {options.fps:g} a second, as stated."] if options.fps else []
     done += ["Encoder ticks became degrees."] if options.calibration else []
-    if not is_v2(source) and not options.rename and not broken:
-        return ImportedDataset(_import_v3(source, target, options, on_episode), {}, tuple(done))
-    layout_v3 = staging.sibling(target, "v3")
     left_out, fixed = dict[int, str](), tuple[str, ...]()
+
+    def report(stage: Path, count: int) -> None:
+        place = {"source": str(source), "dataset": str(target), "episodes": count}
+        (stage / REPORT).parent.mkdir(parents=True, exist_ok=True)
+        write_json(stage / REPORT, {**place, "left_out": left_out, "fixed": [*fixed, *done]})
+
+    if not is_v2(source) and not options.rename and not broken:
+        count = _import_v3(source, target, options, on_episode, report)
+        return ImportedDataset(count, {}, tuple(done))
+    layout_v3 = staging.sibling(target, "v3")
     try:
         shutil.rmtree(layout_v3, ignore_errors=True)  # what a kill left
         if is_v2(source):
@@ -149,7 +161,7 @@ def import_dataset(
         if options.rename:
             draft = FixDraft(layout_v3, read_object(layout_v3 / layout.INFO))
             rename_features(draft, options.rename)
-        count = _import_v3(layout_v3, target, options, on_episode)
+        count = _import_v3(layout_v3, target, options, on_episode, report)
     except UnusableInputError as error:
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
     finally:
@@ -182,6 +194,7 @@ def _import_v3(
     target: Path,
     options: ImportOptions,
     on_episode: Callable[[], None],
+    report: Callable[[Path, int], None],
 ) -> int:
     info = layout.read_info(source)
     for finding in _blocking(source, options.drop_videos):
@@ -202,7 +215,8 @@ def _import_v3(
         changed["gap_units"] = "deg"
     if options.drop_videos or not info.picture_keys:
         incoming = _without_pictures(info, episodes, options.drop_videos, changed, degrees)
-        return write_dataset(incoming, target, on_episode=on_episode, sources=(source,))
+        amend = partial(report, count=len(episodes))
+        return write_dataset(incoming, target, on_episode, sources=(source,), amend=amend)
     about, _ = exported_features(info)
     learned = {n: about.features[n] for n in (columns.STATE, columns.ACTION)}
     for _ in recordings(info, replace(about, features=learned), episodes, whole=False):
@@ -220,6 +234,7 @@ def _import_v3(
             compose([chosen], stage, VideosDone(), reencode=True)
         rows = {k: {**gap_row(e), **changed} for k, e in enumerate(episodes)}
         episodes_table.materialise(stage, rows)
+        report(stage, len(episodes))
         staging.commit(stage, target)
     return len(episodes)
 

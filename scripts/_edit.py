@@ -24,6 +24,8 @@ from gaploop.datasets.edit.actions import (
     by_field,
     by_share,
     carry_out,
+    done_unsaid,
+    now_said,
     opened,
     plan_choice,
     plan_merge,
@@ -80,6 +82,14 @@ def run(config: EditConfig) -> int:
         return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
     with opened(config.roots, change) as (piece,):
+        command, root = f"edit {config.action}", piece.info.root
+        if change and done_unsaid(root, command, _deciding_options(config)):
+            text = (
+                f"{root} was changed so already: the command was ended before it could say so. "
+                "Type it again to do it once more."
+            )
+            emit(config.json, {"command": command, "changed": False, "notes": [text]}, text)
+            return 0
         if config.action == "trim":
             return trim(config, piece)
         if config.action == "split":
@@ -96,7 +106,7 @@ def run(config: EditConfig) -> int:
         else:
             these = _chosen(config, piece)
             kept = these if config.action == "keep" else piece.chosen - these
-            plan = plan_choice(f"edit {config.action}", piece, kept, _deciding_options(config))
+            plan = plan_choice(command, piece, kept, _deciding_options(config))
         return finish(config, plan)
 
 
@@ -305,6 +315,8 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
     emit(config.json, answer, "\n".join(lines))
     if done is None and not config.dry_run:
         raise UnusableInputError(UNCHANGED)
+    if done is not None and output is None:
+        now_said(plan.source)
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, write_json
+from gaploop.core.files import existing_folder
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.layout import numbers, parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
@@ -55,8 +55,6 @@ class ConvertConfig:
     """Print what was written as one JSON object."""
 
 
-REPORT: Final = "meta/gap/convert.json"
-"""What a conversion left out and fixed, beside the labels."""
 CHECKS = "Checking every picture"
 RARE = ("calibration", "drop_videos", "fps", "rename_map")
 EXAMPLE = """
@@ -98,7 +96,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
 
 def _import(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
+    from gaploop.datasets.lerobot_import import REPORT, ImportOptions, import_dataset
 
     old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
     every = range(read_info(source).total_episodes) if old is None else old
@@ -114,9 +112,6 @@ def _import(config: ConvertConfig, source: Path, target: Path) -> int:
         done = import_dataset(source, target, how, advance)
     answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
     answer["fixed"] = done.fixed
-    report = target / REPORT
-    report.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, {"source": str(source), **answer, "dataset": str(target)})
     alike: dict[str, list[int]] = {}  # files of many episodes are missing for the same reason
     for episode, why in done.left_out.items():
         alike.setdefault(why.replace(f"{episode:06d}", "N"), []).append(episode)
@@ -124,7 +119,7 @@ def _import(config: ConvertConfig, source: Path, target: Path) -> int:
     for why, which in alike.items():
         name = "Episode" if len(which) == 1 else f"{len(which)} episodes:"
         lost.append(f"{name} {numbers(which)} left out: {why}.")
-    lost += [f"Report: {report}"] if lost else []
+    lost += [f"Report: {target / REPORT}"] if lost else []
     lost.append(f"{done.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))
     return int(bool(done.left_out))

@@ -169,6 +169,10 @@ def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
     """Take back the author's last act about these episodes."""
     said = _template(config)
     uids = {take.info.uid for take in takes}
+    own = [e for e in store.events if e.author == said.author and e.uid in uids]
+    back = [e for e in own if e.at == own[-1].at and e.retracts]
+    if not store.stale().isdisjoint(e.uid for e in back):  # killed before it could say so
+        return _write(config, store, [], len(back), "taken back")
     act = labels.last_act([e for e in store.events if e.uid in uids], said.author)
     if not act:
         people = ", ".join(sorted({e.author for e in store.events if e.source != "auto"}))
@@ -225,7 +229,8 @@ def _write(
     episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)
     lines = []
     if not new:
-        why = "These labels are set already." if unchanged else "No episode is chosen."
+        was = "set" if verb == "labelled" else verb
+        why = f"These labels are {was} already." if unchanged else "No episode is chosen."
         lines.append(f"Nothing to write. {why}")
     else:
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))

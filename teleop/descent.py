@@ -124,6 +124,7 @@ class Descent:
         while True:
             now_s = clock.now_s()
             state = self._follower.read()
+            read_s = clock.now_s()
             safety.watch(state, now_s, self._released)
             response = Response.LET_GO if self._let_go() else safety.response
             if response is Response.HOLD:
@@ -147,13 +148,13 @@ class Descent:
                     self.lowering = safety.lowering(self._released)
                     if not self.lowering.rests(state):
                         log.warning("%s", LOWERING)
-                goal = self.lowering.step(state, now_s - last_s)
+                goal = self.lowering.step(state, read_s - last_s)
                 if self.lowering.done:
                     self._fall()  # by a hair's breadth, and damped where something still gives
                     return
                 self._follower.send(safety.lower(goal))
             self._turn(state)
-            last_s = now_s
+            last_s = read_s
             due_s = max(due_s + self._period_s, clock.now_s())
             clock.sleep_until(due_s)
 
@@ -238,4 +239,5 @@ def say_doing(descent: Descent | None) -> str:
     if descent.response is Response.LET_GO:
         return descent.unconfirmed or "The arm is let go of."
     left_s = descent.lowering.left_s if descent.lowering is not None else 0.0
-    return f"{LOWERING} About {left_s:.0f} s left. {AGAIN}"
+    left = "It gives way." if math.isnan(left_s) else f"About {left_s:.0f} s left."
+    return f"{LOWERING} {left} {AGAIN}"

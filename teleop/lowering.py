@@ -61,6 +61,8 @@ AGAIN_S: Final = 1.0
 [s], before it counts as what the arm rests on."""
 WAY_RAD: Final = 0.1
 """Where it comes this much nearer meanwhile, those tries begin anew [rad]."""
+LATE_S: Final = 0.03
+"""A turn that took so much longer than usual [s] is late: stiff servos have caught up meanwhile."""
 LONGEST_S: Final = 60.0
 """An arm that gives way for so long is moved by somebody: it is over then [s]. Some slide over the
 table for half a minute before they lie."""
@@ -132,6 +134,8 @@ class Lowering:
         self._without = self._blocked
         """Those that they have gone on without."""
         self._speed_rad_s = self._since_s = self._stuck_s = self._still_s = 0.0
+        self._turn_s = 0.0
+        """How long a turn usually takes."""
         self._usual_pct: FloatArray = np.full(len(goal), np.nan)
         self._first_pct: FloatArray = np.full(len(goal), np.nan)
         self._still_at: FloatArray = np.full(len(goal), np.nan)
@@ -153,8 +157,9 @@ class Lowering:
 
     @property
     def left_s(self) -> float:
-        """How long it takes to the park pose at least [s]."""
-        return self._away_rad(self._goal) / self._fastest_rad_s
+        """How long it takes to the park pose at least [s]; NaN where it goes elsewhere."""
+        gives = self.phase is LoweringPhase.GIVE
+        return math.nan if gives else self._away_rad(self._goal) / self._fastest_rad_s
 
     def rests(self, state: FollowerState) -> bool:
         """Say whether the arm stands at its park pose already."""
@@ -162,7 +167,12 @@ class Lowering:
 
     def step(self, state: FollowerState, dt_s: float) -> FloatArray:
         """Return the goals for now [rad], shape (n_joints,); `dt_s` since the step before [s]."""
-        dt_s = min(max(dt_s, 0.0), 0.1)  # a late turn moves no further than that
+        usual_s = self._turn_s or dt_s
+        self._turn_s = usual_s + 0.1 * (min(dt_s, 2.0 * usual_s) - usual_s)
+        if dt_s - usual_s > LATE_S:  # what the load did in it tells nothing: begin anew from rest
+            self._speed_rad_s, self._usual_pct = 0.0, np.full(len(self._goal), np.nan)
+        dt_s = min(max(dt_s, 0.0), 0.1)
+        way_s = min(dt_s, 2.0 * usual_s)  # a late turn moves no further than that
         self._since_s += dt_s
         q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
         moved = np.abs(q - self._still_at)
@@ -179,9 +189,9 @@ class Lowering:
             elif self._still_s >= STILL_S or self._since_s >= SETTLE_S:
                 self._go(LoweringPhase.PARK if self._is_known else LoweringPhase.GIVE)
         elif self.phase is LoweringPhase.PARK:
-            self._to_park(pct, dt_s)
+            self._to_park(pct, way_s)
         elif self.phase is LoweringPhase.GIVE:
-            self._give_way(pct, dt_s)
+            self._give_way(pct, way_s)
         return self.goal_rad
 
     def _go(self, phase: LoweringPhase) -> None:

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, write_json
 from gaploop.core.labels import TAGS, LabelEvent
-from gaploop.core.run_record import write_record
+from gaploop.core.run_record import RUN, write_record
 from gaploop.core.vocabulary import Domain, noted
 from gaploop.datasets import layout, staging
 from gaploop.datasets.differences import profile, require_same
@@ -34,6 +34,7 @@ from gaploop.datasets.edit.compose import (
     VideosDone,
     compose,
     note_and_refuse_withdrawn,
+    read_run,
     source_of,
     spans,
 )
@@ -209,10 +210,29 @@ def carry_out(
                 "frames": sum(e.length for piece in pieces for e in piece.episodes),
                 "shared_sessions": list(plan.shared_sessions),
             }
-            write_record(part, EDIT_SCHEMA, plan.command, plan.config, used, result)
+            more = {"said": False} if output is None else None
+            write_record(part, EDIT_SCHEMA, plan.command, plan.config, used, result, more)
         hook("staged")
         staging.commit(stage, target, hook)
     return done
+
+
+def done_unsaid(root: Path, command: str, config: Mapping[str, Any]) -> bool:
+    """Return whether the dataset was last changed by this edit, which ended before it said so.
+
+    Done once more, another episode would go, or a value would be subtracted twice. Asked once:
+    after it, the same edit is a new one.
+    """
+    run = read_run(root)
+    same = (run.get("command"), run.get("config")) == (command, json.loads(json.dumps(config)))
+    if found := same and run.get("said") is False:
+        now_said(root)
+    return found
+
+
+def now_said(root: Path) -> None:
+    """Note in the dataset that its user was told of its last change in place."""
+    write_json(root / RUN, {**read_run(root), "said": True})
 
 
 def _changed(piece: DatasetPiece) -> dict[str, Any]:

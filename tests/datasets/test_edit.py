@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -32,6 +33,7 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import (
     by_field,
     carry_out,
+    done_unsaid,
     opened,
     plan_choice,
     plan_merge,
@@ -468,11 +470,52 @@ def test_killed_at_any_step_it_is_the_old_or_the_new_one(dataset: Path, step: st
             carry_out(plan, None, hook=kill)
     held = [row["gap_uid"] for row in layout.episode_rows(dataset)]
     assert held == (uids[:4] if step == "swapped" else uids)
+    assert done_unsaid(dataset, "edit delete", {}) == (step == "swapped")
     assert errors(dataset) == []
     with opened([dataset], change=True) as (piece,):
         carry_out(plan_choice("edit keep", piece, [0, 1], {}), None)
     names = {p.name for p in dataset.parent.iterdir()}
     assert names <= {"set", staging.sibling(dataset, "lock").name}
+
+
+class Gone(io.StringIO):
+    """A terminal whose user is told nothing: the program dies at the first word."""
+
+    def write(self, _text: str, /) -> int:
+        raise Killed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["delete", "--episodes=[1]"],
+        ["delete", "--episodes=0:2"],
+        ["keep", "--episodes=1:5"],
+        ["correct", "--episodes=[0, 2]", '--subtract={"pan.pos": 1}'],
+    ],
+    ids=" ".join,
+)
+def test_an_edit_typed_again_since_it_said_nothing_is_done_once(
+    dataset: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Otherwise another episode would go, or an offset be subtracted twice."""
+    command = ["edit", words[0], str(dataset), *words[1:], "--yes"]
+    before = dataset_hash(dataset)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Gone())
+        with pytest.raises(Killed):
+            main(command)
+    once = dataset_hash(dataset)
+    assert once != before
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "was changed so already" in capsys.readouterr().out
+    assert dataset_hash(dataset) == once
+    main(command)  # now it is meant
+    assert "already" not in capsys.readouterr().out
 
 
 def test_spans_read_back() -> None:

@@ -22,6 +22,7 @@ from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.lerobot_publish import publish, publish_takes
+from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
 SLOW_S = 60.0
@@ -276,6 +277,12 @@ def test_a_busy_dataset_takes_the_label_and_shows_it_later(
     open_labelled(root).say([word(other, "slip", "failure_mode")])
     assert column(root, "outcome")[0] == "success", "though it is in another file"
     assert column(root, "failure_mode") == ["", "", "", "slip"]
+    said = open_labelled(root).events
+    back = [labels.retraction(e) for e in labels.last_act(said, "ana")]
+    open_labelled(root).write(back)  # killed before its columns showed it: not one more is undone
+    assert main(["label", str(root), "--undo", "--author=ana"]) == 0
+    assert column(root, "failure_mode") == ["", "", "", ""]
+    assert len(open_labelled(root).events) == len(said) + len(back)
 
 
 def test_a_dataset_of_plain_lerobot_gets_columns_and_uids_that_stay(root: Path) -> None:

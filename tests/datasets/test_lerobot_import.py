@@ -21,7 +21,7 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.layout import parse_episodes, read_episodes, read_info
-from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
+from gaploop.datasets.lerobot_import import REPORT, ImportOptions, import_dataset
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import load_takes, read_takes
 from gaploop.datasets.v3_files import load_frames
@@ -119,11 +119,26 @@ def test_without_videos_state_is_copied_and_plain_lerobot_loads(
     assert [t.info.uid for t in takes] == [t.info.uid for t in read_takes(foreign, [1, 2])]
 
 
-def test_with_videos_everything_is_kept(foreign: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert import_(foreign, out) == 0
+@pytest.mark.parametrize("drops", [False, True])
+def test_everything_is_kept_and_nothing_is_added_once_it_can_be_seen(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drops: bool
+) -> None:
+    out, seen, commit = tmp_path / "out", list[dict[Path, int]](), staging.commit
+
+    def files() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+
+    def watched(stage: Path, root: Path) -> None:
+        commit(stage, root)
+        seen.append(files())
+
+    monkeypatch.setattr(staging, "commit", watched)
+    assert import_(foreign, out, *["--drop_videos=true"][: int(drops)]) == 0
+    assert seen == [files()], "killed from here on, it is whole"
+    assert json.loads((out / REPORT).read_text())["episodes"] == 4
     assert check(out) == []
-    assert [len(list(t.cameras["front"]())) for t in read_takes(out)] == [6, 7, 8, 9]
+    if not drops:
+        assert [len(list(t.cameras["front"]())) for t in read_takes(out)] == [6, 7, 8, 9]
 
 
 def test_some_episodes_with_their_videos(foreign: Path, tmp_path: Path) -> None:

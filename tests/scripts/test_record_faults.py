@@ -203,6 +203,15 @@ def test_an_arm_that_answers_and_does_not_drive_is_lost_anew(
             devices.reconnect("Lost contact.", lambda: False)
 
 
+def test_an_arm_that_stays_away_is_said_to_may_still_hold(pair: Pair) -> None:
+    """A rollout that nobody watches ended with a word about the cable alone, torque on."""
+    with closing(devices_of(pair, is_watched=False, patience_s=0.0)) as devices:
+        devices.start()
+        pair.pull("follower")
+        with pytest.raises(DeviceError, match="Switch the arm's power off"):
+            devices.reconnect("Lost contact.", lambda: False)
+
+
 def _sealed(journal: Path) -> Path:
     """Record a take of nothing and return its folder."""
     header = TakeHeader(TakeInfo(uuid7(), task="t"), (), cameras={}, channels={})

@@ -189,6 +189,27 @@ def test_a_servo_that_misses_turns_stops_nothing() -> None:
     assert lowering.done
 
 
+@pytest.mark.parametrize("turn_s", [0.005, 0.02, 0.05])
+@pytest.mark.parametrize("gain_pct", [300.0, GAIN_PCT, 1000.0])
+def test_late_turns_stop_nothing_however_stiff_the_joints_are(
+    gain_pct: float, turn_s: float
+) -> None:
+    """On a bus with a bad cable a stiff arm took its own catching up for a hand in its way."""
+    lag_s, draw = 15.0 / gain_pct / LOWER_RAD_S, np.random.default_rng(0)
+    joints = Joints(np.zeros(3), pendulum(10.0), gain_pct=gain_pct)
+    lowering = Lowering(joints.goal, np.full(3, -1.5), LIMITS)
+    for _ in range(20_000):
+        took_s = float(draw.uniform(0.03, 0.25)) if draw.random() < turn_s / 0.4 else turn_s
+        before = joints.q
+        joints.turn(lowering.goal_rad)  # where it would stand in the end
+        joints.q = before + (joints.q - before) * (1.0 - math.exp(-took_s / lag_s))
+        lowering.step(joints.state(), took_s)
+        if lowering.done:
+            break
+    assert not lowering.met
+    assert lowering.rests(joints.state())
+
+
 @pytest.mark.parametrize("name", sorted(ARM_MODELS))
 def test_the_park_pose_of_each_arm_is_inside_its_limits_and_above_the_table(name: str) -> None:
     from gaploop.core.arms import ARMS
