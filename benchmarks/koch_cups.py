@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import av.logging
 import cv2
 import numpy as np
 
 from benchmarks.emulated_episodes import record
 from gaploop.core.messages import FloatArray
+from gaploop.core.progress import lines_while, setup_logging
 
 FPS = 30
 OFF_DEG = {"shoulder_lift": 17.0}
@@ -66,4 +68,7 @@ def picture(desk: FloatArray, q_deg: FloatArray, rng: np.random.Generator) -> Fl
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    setup_logging()  # without what LeRobot and the encoder say to themselves
+    av.logging.set_libav_level(av.logging.ERROR)
+    with lines_while(lambda: "Making episodes …"):
+        main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -89,7 +89,9 @@ def progress(
 def lines_while(
     line: Callable[[], str], wait: Callable[[float], bool] | None = None
 ) -> Iterator[None]:
-    """Print what goes on as lines on stderr while the block runs, if it takes long.
+    """Say on stderr what goes on while the block runs, if it takes long.
+
+    On a terminal in one line, which goes away with the block; elsewhere as lines.
 
     Args:
         line: returns what goes on now.
@@ -99,6 +101,13 @@ def lines_while(
     waits = wait or ended.wait
 
     def tell() -> None:
+        if stream.isatty():
+            while not waits(0.5):
+                passed_s = time.monotonic() - began_s
+                # What others print goes over it, from the line's beginning.
+                print(f"\x1b[K{line()} {passed_s:.0f} s", end="\r", file=stream, flush=True)
+            print("\x1b[K", end="", file=stream, flush=True)
+            return
         pause_s = FIRST_LINE_S
         while not waits(pause_s):
             passed_s = time.monotonic() - began_s
@@ -113,6 +122,13 @@ def lines_while(
     finally:
         ended.set()
         thread.join()
+
+
+def loading(program: str) -> contextlib.AbstractContextManager[None]:
+    """Say on a terminal which package comes in, while the block imports."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    return lines_while(lambda: f"{program}: loading {[*sys.modules][-1].partition('.')[0]} …")
 
 
 def setup_logging() -> None:

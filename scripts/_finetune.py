@@ -19,7 +19,7 @@ from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.core.progress import lines_while
+from gaploop.core.progress import loading
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, open_mixture, report
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
@@ -278,7 +278,7 @@ def _with_policy_in(word: str) -> str:
 
 def _train_with_lerobot(config: FinetuneConfig) -> int:
     """Train with LeRobot's own loop; what stands behind `--` are its options."""
-    with lines_while(lambda: "gaploop finetune is starting …"):
+    with loading("gaploop finetune"):
         from gaploop.finetune.lerobot_train import read_options, train
 
     config.require_sense()

@@ -40,7 +40,7 @@ from typing import Any, Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.core.progress import lines_while, setup_logging
+from gaploop.core.progress import loading, setup_logging
 from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current
 
@@ -189,8 +189,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
     if not _HELP & set(own):
         require_inputs(own, positional(module))
     # LeRobot's devices, on a busy machine, or what a command imports to do its work.
-    starting = functools.partial(lines_while, lambda: f"{program} is starting …")
-    with starting():
+    with loading(program):
         config_class = config_class_of(module, command, given)
     if _HELP & set(own):
         print(_command_help(program, module, config_class, given))
@@ -201,7 +200,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         setattr(config, module.PASSED_ON, given[len(own) + 1 :])
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         try:
-            with starting():
+            with loading(program):
                 body = _with_run(module)
             return int(body.run(config) or 0)
         except SystemExit as stop:

@@ -104,19 +104,21 @@ class AbsoluteFinding:
 
     def line(self) -> str:
         """The sentence with number, interval, episodes and what it can't tell apart."""
-        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
-        text = self.sentence
-        if low < high:
-            text += f" {value:.3g} {self.unit} [{low:.3g}, {high:.3g}]".replace(" °", "°")
-        elif self.unit:  # one value, or one that has no interval
-            text += f" {value:.3g} {self.unit}".replace(" °", "°")
-        text += f"; {len(self.episodes)} of {self.of} episodes"
+        text = f"{self.sentence}{self.number()}; {len(self.episodes)} of {self.of} episodes"
         if self.worst is not None and len(self.episodes) > 1:
             text += f", most in episode {self.worst}"
         elif len(self.episodes) == 1:
             text += f" (episode {self.episodes[0]})"
         text += "."
         return text + (f" Not told apart: {self.not_told_apart}." if self.not_told_apart else "")
+
+    def number(self) -> str:
+        """Its number, behind a space; "" where it has none."""
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        if low < high:
+            return f" {value:.3g} {self.unit} [{low:.3g}, {high:.3g}]".replace(" °", "°")
+        # One value, or one that has no interval.
+        return f" {value:.3g} {self.unit}".replace(" °", "°") if self.unit else ""
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -220,10 +222,18 @@ class AbsoluteReport:
 
     def lines(self) -> list[str]:
         """As printed: at most seven sentences with their commands, what is good, what is open."""
-        lines = list[str]()
-        for n, finding in enumerate(self.findings[:SHOWN], 1):
-            lines += [f"{n}. {finding.line()}", f"   → {finding.command}"]
-        if more := self.findings[SHOWN:]:
+        lines, alike = list[str](), dict[tuple[str, str], list[AbsoluteFinding]]()
+        for finding in self.findings:  # what several joints or cameras show is said once
+            alike.setdefault((finding.kind, finding.command), []).append(finding)
+        groups = list(alike.values())
+        for n, (first, *others) in enumerate(groups[:SHOWN], 1):
+            lines.append(f"{n}. {first.line()}")
+            if others:
+                lines.append(
+                    "   Likewise " + "; ".join(f"{f.about}{f.number()}" for f in others) + "."
+                )
+            lines.append(f"   → {first.command}")
+        if more := list(itertools.chain.from_iterable(groups[SHOWN:])):
             counts = Counter(f.kind for f in more)
             lines.append("And: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".")
         if self.good:

@@ -134,9 +134,10 @@ def diagnosis_report(
             (words(d.value), DIMENSIONS[d].definition, DIMENSIONS[d].evidence, DIMENSIONS[d].remedy)
             for d in GapDimension
             if summary["dimensions"][d.value] >= LEAST_SHARE
+            and any(t.leaning for t in diagnosis.takes)
         ]
         head = ("dimension", "definition", "evidence", "remedy")
-        nothing = text("No dimension reaches a tenth of the failures.")
+        nothing = text("No dimension stands out.")
         meanings = table(head, meant) if meant else nothing
         sections.append(section("What the dimensions mean", "", [meanings]))
     footer = (
@@ -282,6 +283,7 @@ def evidence_section(diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         title = words(take.mode) + (f" in {take.phase}" if take.phase else "") + f" · {name}"
         ranked = sorted(take.dimensions.items(), key=lambda pair: -pair[1])[:3]
+        ranked = ranked if take.leaning else []
         tags = [f"{words(d)} {share:.0%}" for d, share in ranked if share >= 0.05]
         if take.abstained:
             tags.insert(0, "cause not named")
@@ -474,6 +476,8 @@ def _shown(result: FactorTable) -> list[Effect]:
 
 
 PICTURE_PX: Final = (320, 240)
+WORDS_ALONE: Final = ("task_wording", "wrong_task")
+"""No curve shows these kinds of finding."""
 
 
 def absolute_page(report: AbsoluteReport) -> str:
@@ -506,7 +510,7 @@ def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
         images = [image for image in found if image is not None]
         caption = f"First pictures: {' and '.join(f'episode {e}' for e in pair)}"
         return figure(picture_png(np.hstack(images)), caption) if images else Markup("")
-    if worst not in shown:
+    if worst not in shown or finding.kind in WORDS_ALONE:
         return Markup("")
     episode, names = shown[worst], [j.name for j in recording.joints]
     own = [names.index(name) for name in finding.about.split(", ") if name in names]
@@ -518,8 +522,8 @@ def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
         for name, values in lines:
             axes.plot(np.arange(len(values)) / recording.info.fps, values, lw=1.2, label=name)
         axes.legend(fontsize=8, ncols=4, frameon=False)
-        axes.set_xlabel("s")
-        axes.set_ylabel(recording.unit or "units")
+        axes.set_xlabel("time [s]")
+        axes.set_ylabel(f"joints [{recording.unit or 'units'}]")
         return figure(figure_png(drawn), f"Episode {worst}")
 
 

@@ -313,3 +313,25 @@ def test_what_no_episode_shows_is_no_finding() -> None:
     made = AbsoluteReport(Path())
     made.add("offset", "elbow", "At rest elbow stands off its command, by", {}, 3, "")
     assert not made.findings
+
+
+def test_what_several_joints_show_is_one_sentence() -> None:
+    """Five sentences of a noisy arm said "At rest, … jitters by" and "gaploop doctor" each."""
+    made = AbsoluteReport(Path())
+    for joint, value in (("lift", 0.3), ("elbow", 0.5)):
+        made.add(
+            "noise",
+            joint,
+            f"At rest, {joint} jitters by",
+            {0: value, 1: value},
+            2,
+            "gaploop doctor",
+        )
+    made.add("offset", "lift", "At rest lift stands off by", {0: 1.0, 1: 1.0}, 2, "gaploop edit")
+    made.rank()
+    lines = made.lines()
+    assert sum(line.startswith(("1. ", "2. ", "3. ")) for line in lines) == 2
+    assert sum("gaploop doctor" in line for line in lines) == 1
+    (line,) = (line for line in lines if line.startswith("   Likewise "))
+    assert "lift" in line
+    assert "elbow" not in line

@@ -117,6 +117,15 @@ def test_the_first_section_answers_where_why_how_sure_and_what_to_do(diagnosis: 
     assert "rather than record" in minute
 
 
+def test_a_cause_that_nothing_speaks_for_has_no_share(diagnosis: Diagnosis) -> None:
+    """Three failures of a foreign arm had "contact dynamics 10%, visual domain 10%, …" each."""
+    even = dict.fromkeys(diagnosis.takes[0].dimensions, 0.1)
+    takes = tuple(replace(t, dimensions=even, abstained=True) for t in diagnosis.takes)
+    html = diagnosis_report(replace(diagnosis, takes=takes))
+    assert "cause not named" in html
+    assert ">contact dynamics 10%<" not in html
+
+
 def test_names_in_conditions_are_escaped() -> None:
     html = cohort_page(cohort("<script>"), "<b>")
     assert "<script>" not in html
