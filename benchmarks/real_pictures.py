@@ -45,7 +45,7 @@ BLACK: Final = 8.0
 
 ALTERED: Final = 3
 """Takes of each dataset that are altered, unless `--n` says otherwise."""
-ACT_STEPS: Final = 600
+ACT_STEPS: Final = 1000
 SCENES: Final = 10
 """Scenes that `base_vision` is tried on at each strength."""
 

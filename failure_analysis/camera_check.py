@@ -37,6 +37,7 @@ from gaploop.failure_analysis.views.pictures import (
     TakeLook,
     by_cells,
     lasting_edges,
+    refine,
     register,
     sample,
 )
@@ -127,7 +128,10 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
     "moved": CameraQuestion(
         "has moved", ("right", "down", "turn"), "% of its width or degrees", 3.0, _SPACE
     ),
-    "crop": CameraQuestion("shows a larger or smaller cut", ("scale",), "%", 5.0, _SPACE),
+    "crop": CameraQuestion(
+        "shows a larger or smaller cut, or through another lens", ("scale", "bend"), "%", 5.0,
+        _SPACE,
+    ),
     "cover": CameraQuestion(
         "is covered in part, or something new stands before it", ("cover",), "", 3.0
     ),
@@ -160,7 +164,7 @@ LIT_BY: Final = {"vignette": "a vignette", "local_light": "light from a side", "
 FLOORS: Final[Mapping[str, float]] = {
     "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
     "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
-    "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "cover": 0.1,
+    "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "bend": 0.2, "cover": 0.1,
     "match": 0.02,
 }  # fmt: skip
 """Spreads that can't be measured: one grey level, a tenth of a kept pixel."""
@@ -354,8 +358,12 @@ class KnownCamera:
             still = register(_spread(edges), _spread(look.edges), everywhere, counts & agrees, 0.0)
             move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
+            turn, size = move.turn_rad, move.scale
+            start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
+            lens = refine(_spread(edges), _spread(look.edges), everywhere, counts, np.array(start))
             numbers |= {
                 "match": move.match,
+                "bend": 100.0 * lens.bend if lens.match >= ALIKE else np.nan,
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
                 "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
                 "turn": float(np.degrees(move.turn_rad)),

@@ -17,6 +17,7 @@ from typing import Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtrc
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import Interval
@@ -154,7 +155,8 @@ class GripperMap:
 def gripper_map(seen: Sequence[Handled]) -> GripperMap | None:
     """Return the map that most of what was taken and put lies on; None where few things do.
 
-    Random samples are tried (RANSAC; Fischler and Bolles 1981), each pose counts once.
+    None, too, where so many would by chance. Random samples are tried (RANSAC; Fischler and Bolles
+    1981), each pose counts once.
     """
     poses, places = list[FloatArray](), list[FloatArray]()
     for one in seen:
@@ -194,7 +196,11 @@ def gripper_map(seen: Sequence[Handled]) -> GripperMap | None:
         if near.sum() < LEAST_PLACES:
             return None
         weights = np.linalg.lstsq(known[near], at[near], rcond=None)[0]
-    if near.mean() < LEAST_SHARE:
+    # Where much changes, some map is near many places by chance: so many are tried.
+    missed, free = 1.0 - np.pi * REACH_PX**2 / (WIDTH * HEIGHT), known.shape[1]
+    by_chance = float(np.mean([1.0 - missed ** len(p) for p in places]))
+    chance = TRIALS * float(bdtrc(near.sum() - free - 1, len(near) - free, by_chance))
+    if near.mean() < LEAST_SHARE or chance > 0.05:
         return None
     return GripperMap(middle, axes, weights)
 

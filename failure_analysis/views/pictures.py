@@ -263,13 +263,15 @@ def _hand(samples: list[Image]) -> float:
 class Similarity:
     """How a picture lies on the reference: its correlation once aligned, size and turn.
 
-    `shift_px` is that of the picture's middle (right, down), shape (2,).
+    `shift_px` is that of the picture's middle (right, down), shape (2,). `bend` is how much farther
+    out its corners lie than by size alone, as a share, through another lens; 0 unless asked for.
     """
 
     match: float
     shift_px: NDArray[np.float64]
     scale: float
     turn_rad: float
+    bend: float = 0.0
 
     def matrix(self, size_px: int | tuple[int, int]) -> NDArray[np.float64]:
         """Return the 2×3 matrix from reference pixels to picture pixels, of that width, height."""
@@ -293,7 +295,7 @@ def register(
     as well as `good` is enough.
     """
     counts = np.ones(fixed.shape, dtype=bool) if counts is None else counts
-    best = _refine(fixed, moving, valid, counts, np.zeros(4))
+    best = refine(fixed, moving, valid, counts, np.zeros(4))
     if best.match >= good:
         return best
     # The few shifts and turns of a coarse grid that match best, at half the size.
@@ -313,11 +315,11 @@ def register(
         np.array([np.cos(turn) - 1.0, np.sin(turn), right, down])
         for _, turn, right, down in sorted(ranked, reverse=True)[:STARTS]
     ]
-    found = [_refine(fixed, moving, valid, counts, start) for start in starts]
+    found = [refine(fixed, moving, valid, counts, start) for start in starts]
     return max([best, *found], key=lambda similarity: similarity.match)
 
 
-def _refine(
+def refine(
     fixed: Grey,
     moving: Grey,
     valid: Grey,
@@ -327,19 +329,23 @@ def _refine(
     """Refine a start by Gauss-Newton on grey differences with Cauchy weights, coarse to fine.
 
     Forward additive (Baker and Matthews 2004). What moved by itself, such as the arm, loses weight.
+    A start is scale·cos - 1, scale·sin, shift right, shift down, and the lens's bend where it is to
+    be found, too.
     """
     rows, columns = fixed.shape
     row, column = np.mgrid[:rows, :columns].astype(np.float32)
     right_of, below = 0.5 * (columns - 1), 0.5 * (rows - 1)
     x, y = column - right_of, row - below
-    q = start.copy()  # scale·cos - 1, scale·sin, shift right, shift down
-    match = -1.0
+    out = (x**2 + y**2) / (right_of**2 + below**2)
+    px = np.array([right_of, right_of, 1.0, 1.0, right_of])[: len(start)]
+    q, match = start.copy(), -1.0
     for sigma in COARSE_TO_FINE_PX:
         reference, picture = (_smooth(p, sigma) for p in (fixed, moving))
         slopes = [cv2.Sobel(picture, cv2.CV_32F, i, 1 - i, ksize=3) / 8.0 for i in (1, 0)]
         for _ in range(STEPS):
-            u = ((1 + q[0]) * x - q[1] * y + q[2] + right_of).astype(np.float32)
-            v = (q[1] * x + (1 + q[0]) * y + q[3] + below).astype(np.float32)
+            far = 1 + q[0] + (q[4] * out if len(q) > 4 else 0.0)
+            u = (far * x - q[1] * y + q[2] + right_of).astype(np.float32)
+            v = (q[1] * x + far * y + q[3] + below).astype(np.float32)
             warped, right, down = (_warp(p, u, v) for p in (picture, *slopes))
             inside = (_warp(valid, u, v, cv2.BORDER_CONSTANT) > 0.9) & counts
             if inside.sum() < columns:
@@ -348,18 +354,18 @@ def _refine(
             match = _correlation(warped, reference, inside, counts)
             spread = 1.4826 * float(np.median(np.abs(error[inside]))) + 1e-3
             weight = (inside / (1 + (error / (2.5 * spread)) ** 2)).reshape(-1, 1)
-            parts = (right * x + down * y, down * x - right * y, right, down)
-            jacobian = np.stack(parts, axis=-1).reshape(-1, 4).astype(np.float64)
+            grows = right * x + down * y
+            parts = (grows, down * x - right * y, right, down, grows * out)[: len(q)]
+            jacobian = np.stack(parts, axis=-1).reshape(-1, len(q)).astype(np.float64)
             normal = jacobian.T @ (weight * jacobian)
             slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
-            damped = normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4)
+            damped = normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(len(q))
             step = np.linalg.solve(damped, slope)
             q -= step
-            if np.abs(step[2:]).max() < 0.01 and np.abs(step[:2]).max() * right_of < 0.01:
+            if np.abs(step * px).max() < 0.01:
                 break
-    return Similarity(
-        match, q[2:].copy(), float(np.hypot(1 + q[0], q[1])), float(np.arctan2(q[1], 1 + q[0]))
-    )
+    scale, turn_rad = np.hypot(1 + q[0], q[1]), np.arctan2(q[1], 1 + q[0])
+    return Similarity(match, q[2:4].copy(), float(scale), float(turn_rad), float(sum(q[4:])))
 
 
 def _correlation(

@@ -15,9 +15,10 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.relative import figures_of, with_pictures
 from gaploop.failure_analysis.report.report import diagnosis_report
-from gaploop.failure_analysis.views.handled import gripper_map
+from gaploop.failure_analysis.views.handled import Handled, gripper_map
 
 ROWS, OPEN_RAD, SHUT_RAD = 90, 1.0, 0.3
+BLANK = np.zeros((96, 128, 3), dtype=np.uint8)
 TEXTURE = np.kron(
     np.random.default_rng(9).integers(50, 150, (8, 8, 3)), np.ones((24, 32, 1))
 ).astype(np.uint8)
@@ -107,6 +108,22 @@ def test_the_gripper_is_found_in_the_picture_from_what_it_takes_and_puts() -> No
         seen = row.handled["top"]
         assert found.at(seen.closes) == pytest.approx(drawn(seen.closes), abs=5.0)
         assert found.at(seen.opens) == pytest.approx(drawn(seen.opens), abs=5.0)
+
+
+@pytest.mark.parametrize("crowd", [2, 8])
+def test_where_much_changes_at_random_no_gripper_is_found(crowd: int) -> None:
+    """Eight changes on either side of each episode gave a map in half of the sets."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        rows = [
+            Handled(
+                BLANK, BLANK, BLANK[..., 0] > 0, np.zeros(BLANK.shape[:2]),
+                rng.uniform((0, 0), (128, 96), (2 * crowd, 2)), np.repeat([-1.0, 1.0], crowd),
+                rng.normal(size=6), rng.normal(size=6),
+            )
+            for _ in range(12)
+        ]  # fmt: skip
+        assert gripper_map(rows) is None
 
 
 def test_a_camera_on_the_hand_and_a_handful_of_takes_say_nothing() -> None:
