@@ -540,7 +540,7 @@ def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
     assert second.startswith("Diagnosing: 3 of 40 …")
 
 
-def test_progress_says_what_follows_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_says_what_is_left_and_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Incident: "Diagnosing: 12 of 12 …" stood for two minutes while pictures were compared."""
     told: list[str] = []
 
@@ -554,7 +554,11 @@ def test_progress_says_what_follows_the_last_step(monkeypatch: pytest.MonkeyPatc
     with options.progress("Working", total=2, then="Checking") as advance:
         advance()
         advance()
-    assert told == ["Working: 0 of 2 …", "Checking …"]
+    with options.progress("Replaying") as advance:
+        monkeypatch.setattr(progress, "NEXT_LINE_S", -1.0)
+        advance(3, total=9)  # how many is found out on the way
+    assert told[:2] == ["Working: 0 of 2 …", "Checking …"]
+    assert (told[2], told[3][:27]) == ("Replaying …", "Replaying: 3 of 9, about 0 ")
 
 
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
