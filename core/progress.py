@@ -56,8 +56,9 @@ def progress(
     There, work of less than two seconds shows nothing. `then` is what follows the last step.
 
     Yields:
-        a function to call after each step: `advance()`, `advance(3)` after three, or
-        `advance(3, "Recording, 2 failed")` to say something new.
+        a function to call after each step: `advance()`, `advance(3)` after three,
+        `advance(3, "Recording, 2 failed")` to say something new, or `advance(total=40)` once it
+        is known how many there will be.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -68,8 +69,10 @@ def progress(
     bar = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
     task = bar.add_task(description, total=total)
 
-    def advance(steps: int = 1, says: str = "") -> None:
-        bar.update(task, advance=steps, description=says or None)
+    began_s = time.monotonic()
+
+    def advance(steps: int = 1, says: str = "", total: int | None = None) -> None:
+        bar.update(task, advance=steps, description=says or None, total=total)
         if then and bar.tasks[task].finished:
             bar.update(task, description=then)
 
@@ -79,7 +82,11 @@ def progress(
             return f"{then} …"
         of = f" of {now.total:.0f}" if now.total is not None else ""
         count = f": {now.completed:.0f}{of}" if of or now.completed else ""
-        return f"{now.description}{count} …"
+        left = ""
+        if now.total and now.completed:
+            left_s = (time.monotonic() - began_s) * (now.total / now.completed - 1.0)
+            left = f", about {left_s:.0f} s left" if left_s > NEXT_LINE_S else ""
+        return f"{now.description}{count}{left} …"
 
     with bar if shown.is_terminal else lines_while(line):
         yield advance

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,9 @@ the episode touched isn't in it; an object of another size is touched a little s
 LEAST_TOUCHED: Final = 2
 TOUCHED: Final = 0.6
 """Episodes that have, of those that leave the simulation."""
+LONGEST_S: Final = 600.0
+"""Of processor time, after which nothing further is looked for. metaworld's, of the slowest that
+were tried, take less than half of that."""
 COLLECTED: Final = 10
 """Replays, each in a simulation of its own, after which memory is looked through."""
 ALIKE: Final = 1e-3
@@ -157,16 +161,16 @@ def fit_world(
 
     Args:
         takes: with commands and states of this simulation's own shape; policy-rate.
-        advance: called after each replay with how many there will be, as far as is known.
+        advance: called before each replay with how many there will be, as far as is known.
 
     Raises:
         UnusableInputError: another simulation's takes, or ones that start nowhere near its scenes.
     """
-    fitter = _Replays(takes, env, roles)
+    fitter = _Replays(takes, env, roles, advance)
     before = nominal = fitter.errors(WorldSpec(roles=roles), keep=True)
     held, found, why = dict[str, Mapping[str, float]](), list[_Tried](), ""
     parameters = list[TwinParameter]()
-    if not _close(before, nominal) and (lost := fitter.outages(advance)):
+    if not _close(before, nominal) and (lost := fitter.outages()):
         fitter.lost, before_lost = lost, fitter.as_it_was
         after = fitter.errors(WorldSpec(roles=roles), keep=True)
         if _gain(before, after) >= EXPLAINED and _close(after, nominal):
@@ -176,9 +180,15 @@ def fit_world(
     for _ in range(AT_ONCE - bool(parameters)):
         if _close(before, nominal):
             break
-        best, rival = _best(fitter, held, before, advance)
+        best, rival = _best(fitter, held, before)
+        if best is None and fitter.is_late:
+            why = (
+                f"looked for no longer than {LONGEST_S / 60.0:.0f} minutes of processor time: not "
+                "all gaps were tried. Name fewer episodes, or a simulation without pictures"
+            )
+            break
         if best is None or best.gain(before) < EXPLAINED:
-            if not held and not parameters and (obstacles := fitter.obstacles(advance)):
+            if not held and not parameters and (obstacles := fitter.obstacles()):
                 parameters = [obstacles]
                 break
             why = "no gap that can be set here brings what the episodes show"
@@ -188,7 +198,7 @@ def fit_world(
             assert rival is not None
             why = f"{best.key} and {rival.key} explain the episodes as well: not told apart"
             break
-        best = _closest(best, fitter, held, before, advance)
+        best = _closest(best, fitter, held, before)
         after = fitter.errors(WorldSpec(roles=roles, parameters={**held, best.key: best.values}))
         if _gain(before[fitter.confirm], after[fitter.confirm]) < EXPLAINED:
             why = f"{best.key} explains some episodes and not the others"
@@ -202,10 +212,10 @@ def fit_world(
         "takes": len(fitter.starts),
         "open_loop_error_before": {k: float(nominal[:, c].mean()) for k, c in shares.items()},
         "open_loop_error_after": {k: float(unlike[:, c].mean()) for k, c in shares.items()},
+        "followed": fitter.followed(held) if parameters else {},
         "replays": fitter.done,
         "not_possible": fitter.missing,
         "abstained": why,
-        "followed": fitter.followed(held) if parameters else {},
     }
     world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
     if isinstance(env, SceneEnvConfig) and env.scene:
@@ -219,24 +229,27 @@ def _best(
     fitter: _Replays,
     held: Mapping[str, Mapping[str, float]],
     before: FloatArray,
-    advance: Callable[[int], None],
 ) -> tuple[_Tried | None, _Tried | None]:
-    """Return the gap that explains most beside those held, and the next of another dimension."""
+    """Return the gap that explains most beside those held, and the next of another dimension.
+
+    None where it is too late to compare them.
+    """
     options = [o for o in fitter.options() if o[0] not in held]
-    total = fitter.done + len(options) + FINALISTS * len(REFINED) + 2 * CLOSER
+    fitter.total = fitter.done + len(options) + FINALISTS * len(REFINED) + 2 * CLOSER
     tried = list[_Tried]()
     for key, seed in options:
+        if fitter.is_late:
+            return None, None
         tried.append(fitter.put_in(key, seed, SCREENED, held))
-        advance(total)
     tried.sort(key=lambda t: -t.gain(before))
     for one in tried[:FINALISTS]:
         for severity in REFINED:
+            if fitter.is_late:
+                return None, None
             tried.append(fitter.put_in(one.key, one.seed, severity, held))
-            advance(total)
     for _ in range(CLOSER if tried else 0):
         ahead = max(tried, key=lambda t: t.gain(before))
         tried += _halved(ahead, tried, fitter, held)
-        advance(total)
     tried.sort(key=lambda t: -t.gain(before))
     best = tried[0] if tried else None
     dimension = best.key.partition(".")[0] if best else ""
@@ -260,16 +273,14 @@ def _closest(
     fitter: _Replays,
     held: Mapping[str, Mapping[str, float]],
     before: FloatArray,
-    advance: Callable[[int], None],
 ) -> _Tried:
     """Come closer to the size of a gap that leads as long as that pays.
 
     Else what its size is off by looks like a second gap.
     """
     same = [t for t in fitter.known if (t.key, t.seed) == (best.key, best.seed)]
-    for _ in range(MOST_CLOSER):
+    for _ in range(0 if fitter.is_late else MOST_CLOSER):
         same += _halved(best, same, fitter, held)
-        advance(fitter.done)
         ahead = max(same, key=lambda t: t.gain(before))
         if ahead.gain(before) - best.gain(before) < AHEAD:
             return ahead
@@ -343,6 +354,7 @@ class _Replays:
 
     Attributes:
         done: replays so far, each of all takes.
+        total: how many there will be, as far as is known.
         known: what was tried.
         missing: gaps that can't be set in this simulation, each with what lacks.
         choose: takes by which gaps are compared.
@@ -351,8 +363,12 @@ class _Replays:
         as_it_was: states of each take that the simulation as it is brings.
     """
 
-    def __init__(self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None) -> None:
-        self._env, self._roles, self.done = env, roles, 0
+    def __init__(
+        self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None,
+        advance: Callable[[int], None] = lambda _total: None,
+    ) -> None:  # fmt: skip
+        self._env, self._roles, self.done, self.total = env, roles, 0, 0
+        self._advance, self._until_s = advance, time.process_time() + LONGEST_S
         self.known = list[_Tried]()
         self._inside: Survey | None = None
         self.lost: Outages | None = None
@@ -423,6 +439,15 @@ class _Replays:
             )
         return sorted(found[:MOST_TAKES], key=lambda s: s.resets)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether nothing further is looked for."""
+        return time.process_time() > self._until_s
+
+    def _begun(self) -> None:
+        self.done += 1
+        self._advance(max(self.total, self.done))
+
     def _attempts(self, spec: WorldSpec) -> GymAttempts:
         if self.done % COLLECTED == 0:
             gc.collect()  # robosuite's hold themselves: 55 MB each, which Python doesn't see
@@ -453,10 +478,10 @@ class _Replays:
         self.known.append(tried)
         return tried
 
-    def outages(self, advance: Callable[[int], None]) -> Outages | None:
+    def outages(self) -> Outages | None:
         """Return when the bus was down, as far as rows show it."""
         states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
-        replays = [self._replay(s, advance) for s in self.starts]
+        replays = [self._replay(s) for s in self.starts]
         if found := find(states, sent, replays, self.as_it_was, self._off):
             whole = zip(map(self._whole, self.starts), replays, strict=True)
             further = [found.further(k, *w, r, self._off) for k, (w, r) in enumerate(whole)]
@@ -478,10 +503,9 @@ class _Replays:
             for k, start in enumerate(self.starts)
         }
 
-    def _replay(self, start: _Start, advance: Callable[[int], None]) -> Replay:
+    def _replay(self, start: _Start) -> Replay:
         def replay(sent: FloatArray) -> FloatArray:
-            self.done += 1
-            advance(self.done)
+            self._begun()
             with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
                 for k in range(start.resets + 1):
                     seen, _ = attempts.reset(seed=k)
@@ -489,7 +513,7 @@ class _Replays:
 
         return replay
 
-    def obstacles(self, advance: Callable[[int], None]) -> TwinParameter | None:
+    def obstacles(self) -> TwinParameter | None:
         """Return about how many things stand in the way that the simulation hasn't got.
 
         Their places can't be read from states, and aren't needed. Takes that the simulation
@@ -506,9 +530,7 @@ class _Replays:
             left += 1
             before, near = pairs[max(row - 1 - LAG, 0)], pairs[max(row - LAG, 0) : row + rows_s]
             if row > LAG and not frozenset().union(*near) - before:
-                mask, _ = followed(
-                    start.states, start.sent, self._replay(start, advance), self._off
-                )
+                mask, _ = followed(start.states, start.sent, self._replay(start), self._off)
                 touched += not mask.any()
         if touched < LEAST_TOUCHED or touched < TOUCHED * left or CLUTTER not in self._keys:
             return None
@@ -518,7 +540,6 @@ class _Replays:
             values = {"count": drawn["count"]}
             states = list[FloatArray]()
             self.errors(WorldSpec(roles=self._roles, parameters={CLUTTER: values}), states=states)
-            advance(self.done)
             both = zip(states, self.as_it_was, strict=True)
             shares[drawn["count"]] = float(np.mean([
                 same_until(a, b[: len(a)], self._off) < min(len(a), len(b)) for a, b in both
@@ -541,7 +562,7 @@ class _Replays:
             states: gets those of each take; with them nothing is given up.
             whole: to the takes' ends.
         """
-        self.done += 1
+        self._begun()
         starts = starts or self.starts
         worst = np.ones((len(starts), 2))
         try:

@@ -328,7 +328,7 @@ def _of_a_world(config: IdentifyConfig) -> Twin:
     with options.progress("Replaying") as advance:
         twin = fit_world(
             takes, made, config.roles, config.roots[0].resolve().name,
-            made_from=made_from, advance=lambda total: advance(1, f"Replaying, about {total}"),
+            made_from=made_from, advance=lambda total: advance(total=total),
         )  # fmt: skip
     _written(config, folder, inputs, twin, twin.fit)
     return twin

@@ -18,6 +18,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_read import load_takes
+from gaploop.finetune import world_twin
 from gaploop.finetune.gate.attempts import cell_attempts
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
@@ -106,13 +107,22 @@ def recorded(root: Path, gaps: dict[str, float]) -> list[Take]:
     return list(load_takes(root))
 
 
-def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> None:
+def test_a_delay_is_found_by_replay_and_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     takes = recorded(tmp_path / "takes", {"actuator_response.latency": 0.9})
     assert {(t.outcome, t.info.kind) for t in takes} == {(Outcome.FAILURE, TakeKind.ROLLOUT)}
     # Without pictures ACT and Diffusion ask for this one: nothing could be trained there.
     assert (takes[0].frames.environment_state == takes[0].frames.state).all()
-    twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
+    totals = list[int]()
+    twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs", advance=totals.append)
     assert twin.mechanisms == ("actuator_response.latency",)
+    assert len(totals) == twin.fit["replays"] <= totals[-1]  # a bar that is never past its end
+    with monkeypatch.context() as short:  # no time to compare gaps: none is named
+        short.setattr(world_twin, "LONGEST_S", -1.0)
+        hasty = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
+        assert hasty.mechanisms == ()
+        assert "not all gaps were tried" in hasty.fit["abstained"]
     assert set(twin.fit["open_loop_error_after"]) == {"states"}  # no pictures, no error of them
     path = tmp_path / "twin.yaml"
     save_twin(twin, path)

@@ -569,7 +569,7 @@ def test_at_a_terminal_what_goes_on_is_one_line_that_goes_away(
     assert stream.getvalue() == 2 * "\x1b[KLoading torch … 0 s\r" + "\x1b[K"
 
 
-def test_progress_says_what_follows_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_says_what_is_left_and_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Incident: "Diagnosing: 12 of 12 …" stood for two minutes while pictures were compared."""
     told: list[str] = []
 
@@ -583,7 +583,11 @@ def test_progress_says_what_follows_the_last_step(monkeypatch: pytest.MonkeyPatc
     with options.progress("Working", total=2, then="Checking") as advance:
         advance()
         advance()
-    assert told == ["Working: 0 of 2 …", "Checking …"]
+    with options.progress("Replaying") as advance:
+        monkeypatch.setattr(progress, "NEXT_LINE_S", -1.0)
+        advance(3, total=9)  # how many is found out on the way
+    assert told[:2] == ["Working: 0 of 2 …", "Checking …"]
+    assert (told[2], told[3][:27]) == ("Replaying …", "Replaying: 3 of 9, about 0 ")
 
 
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
