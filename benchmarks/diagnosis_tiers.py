@@ -242,9 +242,7 @@ def _read(gaps: Mapping[str, float], gap_seed: int) -> dict[str, Any]:
         row["measured"] = sorted({p.mechanism for p in twin.parameters if p.excited})
     if (path := Path("plan", "plan.yaml")).exists():
         plan = load_plan(path)
-        row["plan"] = [
-            [i.dimension.value, i.remedy, i.gain_points, bool(i.commands)] for i in plan.items
-        ]
+        row["plan"] = [[i.dimension.value, i.remedy, i.takes, bool(i.commands)] for i in plan.items]
     return row
 
 
@@ -415,7 +413,8 @@ def _line(row: Mapping[str, Any]) -> str:
     leading = verdict["leading"]
     likeliest = f"{leading} {verdict['posterior'][leading]:.0%}" if leading else ""
     measured = [
-        f"{name.partition('.')[2]} {joint} {value:.3g} [{low:.3g}, {high:.3g}]{_true(row, name)}"
+        f"{' '.join([name.partition('.')[2], *joint.split()])} "
+        f"{value:.3g} [{low:.3g}, {high:.3g}]{_true(row, name)}"
         for name, joint, value, low, high in row.get("differs", ())
     ]
     cells = [

@@ -23,7 +23,7 @@ def row(kind: str, *named: str, gaps: tuple[str, ...] = (GAP,), **other: Any) ->
         "failed": 8, "of": 12, "stopped": "", "injected": {GAP: {"dx_m": 0.018}},
         "differs": [[DX, "", 0.017, 0.015, 0.019]], "measured": [GAP],
         "verdict": {"named": list(named), "leading": leading, "posterior": {leading: 0.9}},
-        "plan": [["spatial_geometry", "recalibrate", 60.0, True]],
+        "plan": [["spatial_geometry", "recalibrate", 0, True]],
         "processor_s": {"plan": 3.0},
     }  # fmt: skip
     made |= other
