@@ -131,6 +131,7 @@ def test_the_whole_page_ends_in_a_promotion(
     (candidate,) = [
         at for name in ("recalibrated", "resimulated_policy") if (at := Path("plan", name)).exists()
     ]
-    task = f"{{task: pick_place, success_check: script, gaps: {here}}}"
+    (task,) = re.findall(r"`(\{task: [^`]*)`", PAGE.read_text())
+    task = re.sub(r"gaps: \{[^}]*\}", f"gaps: {here}", task)
     Path("suite.yaml").write_text(f"name: station\ntasks: [{task}]\n")
     assert ran(f"gaploop gate --baseline=base --candidate={candidate} --suite=suite.yaml") == 0
