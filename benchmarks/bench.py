@@ -33,7 +33,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
-python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks diagnosis_tiers --output_dir=outputs/diagnosis_tiers
 python -m benchmarks hypotheses --seed=1 --output_dir=outputs/hypotheses
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
@@ -75,7 +75,7 @@ BENCHES: Final = {
     "absolute": "faults that commands and readings show by themselves: sizes named, false alarms",
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "checkpoint": "deployment mistakes between a policy and a dataset: which check names",
-    "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
+    "diagnosis_tiers": "find_out_why.md typed at 66 blind stations: named, and which link lost it",
     "base_vision": "makes the base policy that sees again, or one for another task",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
@@ -164,7 +164,8 @@ class BenchConfig:
     root: Path | None = None
     """house: the checkout to count; this one unless given."""
     n: int = 0
-    """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    """Rollouts or takes per cell of the benchmark; its own default unless given. diagnosis_tiers:
+    how many of its stations."""
     policies: list[str] = field(default_factory=list)
     """vla_gpu: folders or names on the Hub; with random weights unless given."""
     predictions: Path | None = None
@@ -174,8 +175,8 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, ladder, libero,
-    randomisation, simulate: processes."""
+    """attribution, base_vision, closed_loop, finetune, gate, ladder, libero, randomisation,
+    simulate: processes."""
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""

@@ -1,187 +1,298 @@
-"""The station's verdict by evidence tier, on blind stations and with bad policies (sim-to-sim).
+"""What the page that finds out why says of blind stations, typed as it stands (sim-to-sim).
 
-A station is the embedded cell with one gap of drawn mechanism, severity and direction, with two of
-them, with one too small to fail anything, or without any and a base policy whose weights were
-shaken until it fails. Its rollouts are recorded, and diagnosed by what each tier has: LeRobot's
-columns against the station's own demonstrations or against rollouts of the base in the nominal
-cell, with telemetry, with the tracked scene, and LeRobot's columns against either with the twin
-that `gaploop identify --measure` makes of the station. Nothing is known of a station but
-its takes.
+A station is the embedded cell with one gap of drawn mechanism, severity and direction, with two, or
+without any, and there either the base policy or one whose weights were shaken until it fails. It
+rolls out twelve times; what its commands are shown of that is LeRobot's own columns, pictures and
+how each attempt went. Then the commands of docs/start/find_out_why.md are typed, from `diagnose` to
+`plan`, with the station in place of the page's robot. A row says what was named, and which link of
+the chain lost what was there. Order and seeds stand here; the folder keeps each station's row.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import re
+import shlex
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from benchmarks import blind_gaps
-from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
+from gaploop.core.statistics import percent, rate
+from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.collect.rig import EmbeddedRig
-    from gaploop.core.protocols import Leader
-    from gaploop.core.take import Take
     from gaploop.core.twin import Twin
-    from gaploop.failure_analysis.diagnosis import Diagnosis
-    from gaploop.finetune.reproduction import Reproduction
 
-STATIONS: Final = 24
-ROLLOUTS: Final = 10
-DEMONSTRATIONS: Final = 7
-SCENES: Final = 20
-"""Of a reproduction, in each cell."""
-STATION_SCENES: Final = 1_700_000
-"""First scene of stations; those of evaluations, training and reproduction are others."""
-SCREENED: Final = 6
-LEAST_FAILING: Final = 2
+PAGE: Final = Path(__file__).parents[1] / "docs" / "start" / "find_out_why.md"
+PLAIN: Final = frozenset({
+    "action", "observation.state", "timestamp", "frame_index", "episode_index", "index",
+    "task_index",
+})  # fmt: skip
+"""What `lerobot-record` writes beside pictures."""
+RECORD: Final = "--dataset.root=recorded --dataset.num_episodes=12 --dataset.episode_time_s=10"
+TYPED: Final = ("diagnose", "rollout", "plan")
+FIRST: Final = 3_400_000
+"""Seed of the first station, where --seed is 0."""
+SINGLE, PAIR, NOMINAL = "single", "pair", "nominal"
+OTHERS: Final = (
+    PAIR, POLICY, PAIR, NOMINAL, PAIR, POLICY, PAIR, NOMINAL, PAIR, POLICY, PAIR, NOMINAL, POLICY,
+) * 2  # fmt: skip
+SINGLES: Final = 40
+ORDER: Final = tuple(
+    kind
+    for k in range(SINGLES)
+    for kind in (SINGLE, *OTHERS[k * len(OTHERS) // SINGLES : (k + 1) * len(OTHERS) // SINGLES])
+)
+"""Forty stations of one gap, dimension after dimension, and the others spread among them."""
+SCREENED: Final = 10
+LEAST_FAILING: Final = 3
 """Of the scenes that are screened: a station that fails less often is drawn anew."""
-PAIR, FINE = "pair", "fine"
-ORDER: Final = (
-    "actuator_response", POLICY, "spatial_geometry", PAIR, "visual_domain", "object_property",
-    FINE, POLICY, "sensor_noise", PAIR, "contact_dynamics", "environmental_complexity",
-    "actuator_response", POLICY, PAIR, "human_behavior", "task_specification", FINE,
-    "spatial_geometry", POLICY, PAIR, "object_property", "visual_domain", "sensor_noise",
-)  # fmt: skip
 SHAKEN: Final = (0.06, 0.08, 0.10, 0.12)
 """Noise on a bad policy's weights, as a part of each tensor's spread; drawn among them."""
 PAIRED: Final = ("actuator_response", "spatial_geometry", "visual_domain", "object_property")
-"""Two of these act at once, by mechanisms that a twin can hold."""
-MEASURABLE: Final = frozenset({
-    *(f"actuator_response.{m}" for m in ("latency", "backlash", "weak", "slow", "torque_limit")),
-    *(f"spatial_geometry.{m}" for m in ("camera_pose", "zero_offset")),
-    *(f"visual_domain.{m}" for m in ("exposure", "colour_cast", "blur")),
-    *(f"sensor_noise.{m}" for m in ("coarse_encoder", "encoder_drift")),
-    "object_property.size",
-})  # fmt: skip
-"""Mechanisms that identification has a parameter for: a twin can hold them."""
-SEVERITIES: Final = {PAIR: (0.4, 0.7), FINE: (0.05, 0.2)}
-"""Of kinds of stations; of the others 0.5 to 1."""
-TIERS: Final = {
-    "columns_own": "LeRobot columns, own demonstrations",
-    "columns_free": "LeRobot columns, gap-free reference",
-    "telemetry_free": "+ telemetry, gap-free reference",
-    "scene_free": "+ tracked scene, gap-free reference",
-    "twin_own": "LeRobot columns, own demonstrations, + twin (probed and identified)",
-    "twin_free": "LeRobot columns, simulated reference, + twin",
-}
+"""Two of these act at once."""
+SEVERITIES: Final = {SINGLE: (0.5, 1.0), PAIR: (0.4, 0.7)}
+CONFIDENCE: Final = 0.9
+GOALS: Final = {
+    "single_right": ("one gap: likeliest cause right", 0.85),
+    "single_dimension": ("one gap: likeliest dimension right", None),
+    "single_named": ("one gap: a dimension named", None),
+    "named_right": ("right, of those named", 0.95),
+    "gap_on_policy": ("a gap blamed on the policy", 0.05),
+    "policy_on_gap": ("a bad policy blamed on a gap", 0.05),
+    "policy_named": ("a bad policy named", None),
+    "pair_both": ("two gaps: both named", 0.6),
+    "pair_likeliest": ("two gaps: one of them likeliest", None),
+    "nominal_named": ("no gap: anything named", None),
+}  # fmt: skip
+"""Each figure in words, and what is asked of it; of blame, at most that."""
+
+
+# -- the page, typed -----------------------------------------------------------------------------
+
+
+def typed(page: Path) -> list[str]:
+    """Return the whole commands of a page, those in prose too, in order."""
+    text = page.read_text().replace("\\\n", " ")
+    found = re.findall(r"^(?:    )?(gaploop [^\n#]*)|`(gaploop [^`]*)`", text, re.MULTILINE)
+    return [" ".join(c.split()) for pair in found if "…" not in (c := pair[0] or pair[1])]
+
+
+def make_plain(source: Path, target: Path, robot: str = "so101_follower") -> None:
+    """Copy a dataset with what LeRobot's own columns hold, and no more."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("telemetry", "gap", "truth*"))
+    info = json.loads((target / "meta" / "info.json").read_text())
+    gone = {n for n in info["features"] if n not in PLAIN and "images" not in n}
+    info["features"] = {n: f for n, f in info["features"].items() if n not in gone}
+    (target / "meta" / "info.json").write_text(json.dumps(info | {"robot_type": robot}))
+    stats = json.loads((target / "meta" / "stats.json").read_text())
+    kept = {n: s for n, s in stats.items() if n not in gone}
+    (target / "meta" / "stats.json").write_text(json.dumps(kept))
+    tables = [*target.glob("data/*/*.parquet"), *target.glob("meta/episodes/*/*.parquet")]
+    for path in tables:
+        table = pq.read_table(path)
+        ours = [c for c in table.column_names if c.startswith("gap") or c.split("/")[0] == "gap"]
+        theirs = [c for c in table.column_names if (c.split("/") * 2)[1] in gone or c in gone]
+        pq.write_table(table.drop_columns([*{*ours, *theirs}]), path)
+
+
+def walk_page(robot: str, policy: str = "base") -> Iterator[tuple[str, int, str]]:
+    """Type the page in the working folder, in the sizes it prints; yield each command as it ends.
+
+    Args:
+        robot: options of the station's cell, such as --robot.gaps=….
+        policy: drives there; the page's is the base.
+
+    Yields:
+        The command, its exit code and what it printed. The first that fails is the last.
+    """
+    from gaploop.datasets.lerobot_read import load_takes
+
+    yield (ended := _run(f"gaploop rollout {robot} --policy.path={policy} {RECORD}"))
+    if ended[1]:
+        return
+    make_plain(Path("recorded"), Path("rollouts"))
+    recorded = list(load_takes(Path("recorded")))
+    for outcome in ("success", "failure"):  # as the person saw it who stood beside
+        if went := [i for i, take in enumerate(recorded) if take.outcome == outcome]:
+            yield _run(
+                f"gaploop label rollouts --episodes='{went}' --outcome={outcome} --author=ana"
+            )
+    for line in typed(PAGE):
+        if "--measure" in line and "--robot.gaps" in line:
+            line = re.sub(r"--robot.gaps='[^']*'", lambda _: robot, line)
+        elif line.split()[1] not in TYPED or " --" not in line:
+            continue
+        if "--dataset.root=simulated" in line and Path("simulated").exists():
+            continue
+        yield (ended := _run(line.replace("--policy.path=base", f"--policy.path={policy}")))
+        if ended[1]:
+            return
+
+
+def _run(line: str) -> tuple[str, int, str]:
+    from gaploop.scripts.cli import main
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(shlex.split(line)[1:])
+    return line, code, said.getvalue()
+
+
+# -- blind stations ------------------------------------------------------------------------------
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Record, diagnose and score station after station; what the folder holds counts."""
+    """Type the page at station after station; what the folder holds counts."""
     path = folder / "stations.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    count = config.n or STATIONS
-    with options.progress("Stations", total=count) as advance:
+    todo = ORDER[: config.n or len(ORDER)]
+    with options.progress("Stations", total=len(todo)) as advance:
         advance(len(rows))
-        for k in range(len(rows), count):
-            row = _station(k, config, folder)
-            rows.append(row)
+        for k in range(len(rows), len(todo)):
+            rows.append(_station(k, FIRST + config.seed, folder.resolve()))
             with path.open("a") as file:
-                file.write(json.dumps(options.jsonable(row)) + "\n")
+                file.write(json.dumps(options.jsonable(rows[-1])) + "\n")
             advance()
     return {"evidence": "sim-to-sim", "stations": rows, **scores(rows)}
 
 
-def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
-    from gaploop.core.journal_format import read_journal
-    from gaploop.failure_analysis.reference import build_reference, shipped_reference
-    from gaploop.failure_analysis.station import limited_to_tier
-    from gaploop.sim.gaps import draw_gaps
-
-    rng = np.random.default_rng([config.seed, k, 77])
-    kind = ORDER[k % len(ORDER)]
-    while True:
-        policy, gaps, gap_seed = _drawn(kind, rng, config.policy.required(), folder)
-        failing = _failing(policy, gaps, gap_seed, config.workers)
-        if (failing == 0) if kind == FINE else (failing >= LEAST_FAILING):
-            break
-    place = folder / f"station_{k:02}"
+def _station(k: int, first: int, folder: Path) -> dict[str, Any]:
+    kind = ORDER[k]
+    policy, gaps, gap_seed = _drawn(kind, ORDER[:k].count(SINGLE), first + k, folder)
+    place, nominal = folder / f"station_{k:02}", folder / "simulated"
     shutil.rmtree(place, ignore_errors=True)  # what a stopped run left
     place.mkdir()
-    _record(place / "rollouts", _driver(policy), gaps, gap_seed, ROLLOUTS, TakeKind.ROLLOUT)
-    scripted = TakeKind.DEMONSTRATION
-    _record(place / "takes", None, gaps, gap_seed, DEMONSTRATIONS, scripted)
-    takes = list(read_journal(place / "rollouts"))
-    good = [limited_to_tier(t, "lerobot") for t in read_journal(place / "takes")]
-    own, free = build_reference(good, "its own demonstrations"), shipped_reference()
-    if not (folder / "nominal").exists():
-        _record(folder / "nominal", _driver("base"), {}, 0, ROLLOUTS, TakeKind.ROLLOUT)
-    nominal = [
-        replace(limited_to_tier(t, "lerobot"), info=replace(t.info, domain=Domain.SIM))
-        for t in read_journal(folder / "nominal")
-    ]
-    found = {
-        "columns_own": _diagnosed(takes, "lerobot", own),
-        "columns_free": _diagnosed(takes, "lerobot", build_reference(nominal, "nominal takes")),
-        "telemetry_free": _diagnosed(takes, "telemetry", free),
-        "scene_free": _diagnosed(takes, "scene", free),
-    }
-    verdicts = {name: d.summary["station"] for name, d in found.items()}
+    if policy == "base" and nominal.exists():
+        (place / "simulated").symlink_to(nominal)
+    robot = (
+        f"--robot.gaps='{json.dumps(gaps)}' --robot.gap_seed={gap_seed} "
+        f"--robot.gaps_module={blind_gaps.__name__}"
+    )
     row: dict[str, Any] = {
-        "kind": kind,
-        "truth": [kind] if kind == POLICY else sorted({key.partition(".")[0] for key in gaps}),
-        "gaps": dict(gaps),
-        "parameters": {f"{g.dimension}.{g.mechanism}": g.parameters
-                       for g in draw_gaps(gaps, gap_seed)},
-        "gap_seed": gap_seed,
-        "policy": Path(policy).name,
-        "failed": sum(t.outcome is Outcome.FAILURE for t in takes),
-        "leaning": {name: [t.leaning for t in d.takes] for name, d in found.items()},
-        "verdicts": verdicts | {f"twin_{r}": verdicts[f"columns_{r}"] for r in ("own", "free")},
+        "station": k, "kind": kind, "gaps": gaps, "gap_seed": gap_seed,
+        "policy": Path(policy).name, "processor_s": {}, "stopped": "",
     }  # fmt: skip
-    if row["failed"]:
-        began_s = time.process_time()
-        twin = identified(gaps, gap_seed, place)
-        measured_s = time.process_time()
-        reproduction = _reproduced(takes, twin, policy, config.workers, folder)
-        for reference in ("own", "free"):
-            row["verdicts"][f"twin_{reference}"] = _with_twin(
-                found[f"columns_{reference}"], reproduction, row["failed"]
-            )
-        row |= {
-            "reproduction": reproduction.to_json(),
-            "differs": [[p.name, p.joint, p.estimate, *p.interval]
-                        for p in twin.parameters if p.differs],
-            "can_hold": sorted(MEASURABLE & set(gaps)),
-            "measuring_s": measured_s - began_s,
-            "reproducing_s": time.process_time() - measured_s,
-        }  # fmt: skip
-    shutil.rmtree(place)  # pictures of a station are 20 MB
+    with contextlib.chdir(place):
+        spent_s = _spent_s()
+        for line, code, said in walk_page(robot, policy):
+            words = line.split()
+            name = " ".join([words[1], *(["--twin"] if "--twin=" in line else [])])
+            now_s = _spent_s()
+            row["processor_s"][name] = row["processor_s"].get(name, 0.0) + now_s - spent_s
+            spent_s = now_s
+            with Path("said.txt").open("a") as file:
+                file.write(f"$ {line}\n{said}\n")
+            if code:
+                row["stopped"] = f"{name} ended with {code}: {said.strip().splitlines()[-1:]}"
+            if name == "diagnose":
+                row["alone"] = _verdict()
+        row |= _read(gaps, gap_seed)
+    if policy == "base" and not nominal.exists() and (place / "simulated").exists():
+        (place / "simulated").rename(nominal)
+    kept = {"diagnosis", "plan", "station", "said.txt"}
+    for path in place.iterdir():  # pictures of a station are 20 MB
+        if path.name not in kept:
+            path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+    return row | {"lost_at": lost_at(row)}
+
+
+def _spent_s() -> float:
+    """Return the processor time of this process and of those that it started and that ended."""
+    return sum(os.times()[:4])
+
+
+def _verdict() -> dict[str, Any]:
+    path = Path("diagnosis", "diagnosis.json")
+    summary = json.loads(path.read_text())["summary"] if path.exists() else {}
+    return dict(summary.get("station") or {"named": [], "leading": "", "posterior": {}})
+
+
+def _read(gaps: Mapping[str, float], gap_seed: int) -> dict[str, Any]:
+    """Return what the page left in its folders, beside what is true."""
+    from gaploop.core.plan import load_plan
+    from gaploop.core.twin import load_twin
+    from gaploop.datasets.lerobot_read import load_takes
+    from gaploop.sim.gaps import draw_gaps
+
+    outcomes = Counter(str(take.outcome) for take in load_takes(Path("recorded")))
+    row: dict[str, Any] = {
+        "failed": outcomes["failure"],
+        "of": outcomes.total(),
+        "injected": {g.key: dict(g.parameters) for g in draw_gaps(gaps, gap_seed)},
+        "verdict": _verdict(),
+    }
+    if (path := Path("station", "station_twin.yaml")).exists():
+        twin: Twin = load_twin(path)
+        row["differs"] = [
+            [p.name, p.joint, p.estimate, *p.interval] for p in twin.parameters if p.differs
+        ]
+        row["measured"] = sorted({p.mechanism for p in twin.parameters if p.excited})
+    if (path := Path("plan", "plan.yaml")).exists():
+        plan = load_plan(path)
+        row["plan"] = [[i.dimension.value, i.remedy, i.takes, bool(i.commands)] for i in plan.items]
     return row
 
 
-def _drawn(
-    kind: str, rng: np.random.Generator, base: str, folder: Path
-) -> tuple[str, dict[str, float], int]:
-    """Return policy, gaps and their seed of a station."""
+def lost_at(row: Mapping[str, Any]) -> str:
+    """Return which link of the chain lost what was there; "" where it held to the end."""
+    named, truth = set(row["verdict"]["named"]) - {UNMEASURED}, _truth(row)
+    differs = {name.rpartition(".")[0] for name, *_ in row.get("differs", ())}
+    if row["stopped"]:
+        return str(row["stopped"])
+    if named - truth:
+        return f"diagnose: {', '.join(sorted(named - truth))} named wrongly"
+    if missing := truth - named:
+        lacks = [m for m in row["gaps"] if m.partition(".")[0] in missing]
+        unmeasured = [m for m in lacks if m not in row.get("measured", ())]
+        if unmeasured:
+            return f"identify: measures no {', '.join(unmeasured)}; hypotheses name nothing"
+        if unseen := [m for m in lacks if m not in differs]:
+            return f"identify: {', '.join(unseen)} measured as nominal"
+        return f"diagnose: {', '.join(sorted(missing))} measured and not named"
+    runs = any(has_commands for *_, has_commands in row.get("plan", ()))
+    return "" if not truth or runs else "plan: nothing that runs"
+
+
+def _truth(row: Mapping[str, Any]) -> set[str]:
+    return {POLICY} if row["kind"] == POLICY else {name.partition(".")[0] for name in row["gaps"]}
+
+
+def _drawn(kind: str, n: int, seed: int, folder: Path) -> tuple[str, dict[str, float], int]:
+    """Return policy, gaps and their seed of a station; drawn anew while it seldom fails."""
+    from gaploop.finetune.evaluate import evaluate
     from gaploop.sim.gaps import MECHANISMS, add_mechanisms
 
     add_mechanisms(blind_gaps.__name__)
-
-    gap_seed = int(rng.integers(100_000, 1_000_000))
-    if kind == POLICY:
-        return shaken(base, float(rng.choice(SHAKEN)), gap_seed, folder), {}, gap_seed
-    dimensions, among = [kind], (*MECHANISMS, *blind_gaps.MECHANISMS)
-    if kind in (PAIR, FINE):
-        dimensions = list(rng.choice(PAIRED, 2 if kind == PAIR else 1, replace=False))
-        among = tuple(m for m in MECHANISMS if m.key in MEASURABLE)
-    gaps = {}
-    for dimension in dimensions:
-        every = [m.key for m in among if m.dimension.value == dimension]
-        severity = rng.uniform(*SEVERITIES.get(kind, (0.5, 1.0)))
-        gaps[str(rng.choice(every))] = float(np.round(severity, 2))
-    return base, gaps, gap_seed
+    every = [m for m in (*MECHANISMS, *blind_gaps.MECHANISMS) if not m.by_name]
+    rng, known = np.random.default_rng(seed), [d.value for d in GapDimension]
+    while True:
+        policy, gaps, gap_seed = "base", dict[str, float](), int(rng.integers(100_000, 1_000_000))
+        if kind == NOMINAL:
+            return policy, gaps, gap_seed
+        if kind == POLICY:
+            policy = shaken(policy, float(rng.choice(SHAKEN)), gap_seed, folder)
+        else:
+            among = [known[n % len(known)]]
+            among = list(rng.choice(PAIRED, 2, replace=False)) if kind == PAIR else among
+            for dimension in among:
+                mine = [m.key for m in every if m.dimension.value == dimension]
+                gaps[str(rng.choice(mine))] = round(float(rng.uniform(*SEVERITIES[kind])), 2)
+        tried = evaluate(policy, SCREENED, gaps=gaps, gap_seed=gap_seed, seed=900, workers=1)
+        if tried.trials - tried.successes >= LEAST_FAILING:
+            return policy, gaps, gap_seed
 
 
 def shaken(base: str, noise: float, seed: int, folder: Path) -> str:
@@ -211,156 +322,45 @@ def shaken(base: str, noise: float, seed: int, folder: Path) -> str:
     return str(place)
 
 
-def _failing(policy: str, gaps: Mapping[str, float], gap_seed: int, workers: int) -> int:
-    from gaploop.finetune.evaluate import evaluate
-
-    tried = evaluate(policy, SCREENED, gaps=gaps, gap_seed=gap_seed, seed=900, workers=workers)
-    return tried.trials - tried.successes
-
-
-def _driver(policy: str) -> Callable[[EmbeddedRig], Leader]:
-    from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.finetune.lerobot_policy import load_policy
-
-    driver = load_policy(policy)
-    return lambda rig: PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
-
-
-def _record(
-    journal: Path,
-    driver: Callable[[EmbeddedRig], Leader] | None,
-    gaps: Mapping[str, float],
-    gap_seed: int,
-    takes: int,
-    kind: TakeKind,
-) -> None:
-    """Record a station's takes; scripted ones without a driver, and then until enough go well."""
-    from gaploop.collect.journal import JournalWriter
-    from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.take import run_take
-    from gaploop.finetune.evaluate import MAX_S
-    from gaploop.sim.catalogue import INSTRUCTIONS
-    from gaploop.sim.expert import ScriptedLeader
-
-    journal.mkdir()
-    # Nothing changes the cell here, but it stands for a real one all the same.
-    nothing = {"actuator_response.latency": {"latency_s": 0.0}} if not gaps else {}
-    rig = embedded_rig(gaps=gaps, gap_seed=gap_seed, parameters=nothing)
-    leader = driver(rig) if driver is not None else None
-    for n in range(takes):
-        seed = STATION_SCENES + n + (500 if driver is None else 0)
-        rig.reset(seed)
-        header = rig.header(TakeInfo("", INSTRUCTIONS["pick_place"], kind=kind))
-        with JournalWriter(journal, header) as writer:
-            drives = leader or ScriptedLeader(rig.cell, seed)
-            run_take(rig, drives, seed=seed, max_s=MAX_S, writer=writer)
-    rig.close()
-
-
-def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
-    from gaploop.failure_analysis.diagnosis import diagnose
-    from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.station import limited_to_tier
-
-    usual = reference or Reference("no reference", 0, {})  # no demonstration went well
-    return diagnose([limited_to_tier(t, tier) for t in takes], usual)
-
-
-def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
-    """Return a station's twin as its three-minute probe tells it.
-
-    Args:
-        gaps: the station's.
-        gap_seed: draws them.
-        folder: where journal and twin go.
-    """
-    from gaploop.collect.probe import parts_of, probe_cell
-    from gaploop.collect.rig import embedded_rig
-    from gaploop.scripts._identify import identify
-    from gaploop.scripts.identify import IdentifyConfig
-    from gaploop.sim.catalogue import SO101
-
-    journal = folder / "probe"
-    probe_cell(
-        parts_of(SO101.joint_names, (3, 3)),
-        journal,
-        lambda conditions: embedded_rig(gaps=gaps, gap_seed=gap_seed, conditions=conditions),
-        seed=gap_seed,
-    )
-    return identify(IdentifyConfig([journal], folder / "twin"))
-
-
-def _reproduced(
-    takes: Sequence[Take], twin: Twin, policy: str, workers: int, folder: Path
-) -> Reproduction:
-    from gaploop.finetune.reproduction import StationFailures, in_the_cell, reproduce
-
-    roll_out = in_the_cell(
-        policy, twin, takes[0].info.task, n=SCENES, workers=workers,
-        folder=folder / "reproduction", sees="lerobot", progress=lambda _done: None,
-    )  # fmt: skip
-    return reproduce(StationFailures.of(takes, twin.arm, "lerobot"), twin, roll_out)
-
-
-def _with_twin(found: Diagnosis, reproduction: Reproduction, failed: int) -> dict[str, Any]:
-    """Return the verdict that comes of the takes and of what was reproduced."""
-    from gaploop.failure_analysis.diagnosis import pooled_shares
-    from gaploop.finetune.reproduction import combined
-
-    assert found.base is not None  # it failed
-    return combined(reproduction, pooled_shares(found.takes), found.base.trust, failed).to_json()
+# -- figures -------------------------------------------------------------------------------------
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return each tier's figures as (hits, of how many), calibration errors, and times."""
+    """Return each figure as (hits, of how many), the calibration error, and processor times."""
     dimensions = {d.value for d in GapDimension}
-    failing = [r for r in rows if r["failed"] and r["kind"] != FINE]
-    kinds = {
-        "single": [r for r in failing if r["kind"] in dimensions],
-        "held": [r for r in failing if r["kind"] in dimensions and r["can_hold"]],
-        "lacking": [r for r in failing if r["kind"] in dimensions and not r["can_hold"]],
-        PAIR: [r for r in failing if r["kind"] == PAIR],
-        POLICY: [r for r in failing if r["kind"] == POLICY],
-        FINE: [r for r in rows if r["kind"] == FINE],
+
+    def count(kinds: Sequence[str], hit: Callable[[Mapping[str, Any]], bool]) -> list[int]:
+        hits = [hit(r) for r in rows if r["kind"] in kinds and (r["failed"] or kinds == [NOMINAL])]
+        return [sum(hits), len(hits)]
+
+    def named(row: Mapping[str, Any]) -> set[str]:
+        return set(row["verdict"]["named"])
+
+    def likeliest(row: Mapping[str, Any]) -> str:
+        gaps = {d: p for d, p in row["verdict"]["posterior"].items() if d in dimensions}
+        return max(gaps, key=lambda d: gaps[d], default="")
+
+    alone = [r for r in rows if r["kind"] == SINGLE and named(r) & dimensions]
+    found = {
+        "single_right": count([SINGLE], lambda r: r["verdict"]["leading"] in _truth(r)),
+        "single_dimension": count([SINGLE], lambda r: likeliest(r) in _truth(r)),
+        "single_named": count([SINGLE], lambda r: bool(named(r) & dimensions)),
+        "named_right": [sum(named(r) & dimensions == _truth(r) for r in alone), len(alone)],
+        "gap_on_policy": count([SINGLE, PAIR], lambda r: POLICY in named(r)),
+        "policy_on_gap": count([POLICY], lambda r: bool(named(r) & dimensions)),
+        "policy_named": count([POLICY], lambda r: POLICY in named(r)),
+        "pair_both": count([PAIR], lambda r: _truth(r) <= named(r)),
+        "pair_likeliest": count([PAIR], lambda r: likeliest(r) in _truth(r)),
+        "nominal_named": count([NOMINAL], lambda r: bool(named(r))),
     }
-    tiers = {}
-    for tier in TIERS:
-
-        def count(kind: str, hit: Callable[[set[str], Any], bool], of: str = tier) -> list[int]:
-            verdicts = [(r, r["verdicts"][of]) for r in kinds[kind]]
-            hits = [hit(set(v["named"]), (v["leading"], set(r["truth"]))) for r, v in verdicts]
-            return [sum(hits), len(hits)]
-
-        names = [(set(r["verdicts"][tier]["named"]) & dimensions, set(r["truth"]))
-                 for r in kinds["single"]]  # fmt: skip
-        tiers[tier] = {
-            "top1": count("single", lambda _named, told: told[0] in told[1]),
-            "top1_held": count("held", lambda _named, told: told[0] in told[1]),
-            "not_measured": count("lacking", lambda named, _told: UNMEASURED in named),
-            "named": count("single", lambda named, _told: bool(named & dimensions)),
-            "right_of_named": [
-                sum(n == truth for n, truth in names if n), sum(bool(n) for n, _ in names)
-            ],
-            "pair_both": count(PAIR, lambda named, told: told[1] <= named),
-            "pair_leading": count(PAIR, lambda _named, told: told[0] in told[1]),
-            "policy_blamed": count(POLICY, lambda named, _told: bool(named & dimensions)),
-            "policy_named": count(POLICY, lambda named, _told: POLICY in named),
-            "fine_named": count(FINE, lambda named, _told: bool(named & dimensions)),
-        }  # fmt: skip
-    took = {
-        name: float(np.median([r[name] for r in failing])) if failing else 0.0
-        for name in ("measuring_s", "reproducing_s")
-    }
-    ece = {tier: _calibration([_sure(r, tier) for r in failing]) for tier in TIERS}
-    return {"tiers": tiers, "calibration_error": ece, "processor_s": took}
-
-
-def _sure(row: Mapping[str, Any], tier: str) -> tuple[float, bool]:
-    """Return how likely the leading cause is said to be, and whether it is the right one."""
-    told = row["verdicts"][tier]
-    leading, lacks = told["leading"], row["kind"] != POLICY and not row["can_hold"]
-    right = leading in row["truth"] or (leading == UNMEASURED and lacks)
-    return float(told["posterior"][leading]), right
+    sure = [
+        (float(v["posterior"][v["leading"]]), v["leading"] in _truth(r))
+        for r in rows
+        if (v := r["verdict"])["leading"]
+    ]
+    commands = dict.fromkeys(name for r in rows for name in r["processor_s"])
+    took = {c: float(np.median([r["processor_s"].get(c, 0.0) for r in rows])) for c in commands}
+    return {"figures": found, "calibration_error": _calibration(sure), "processor_s": took}
 
 
 def _calibration(told: Sequence[tuple[float, bool]]) -> tuple[float, float]:
@@ -377,35 +377,54 @@ def _calibration(told: Sequence[tuple[float, bool]]) -> tuple[float, float]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the figures as Markdown, a row a figure and a column a tier."""
-    from gaploop.core.statistics import percent, rate
-
-    names = {
-        "top1": "one gap: likeliest cause right",
-        "top1_held": "the same, of gaps that a twin can hold",
-        "not_measured": "'not measured' said of gaps that it can't hold",
-        "named": "one gap: a dimension named",
-        "right_of_named": "right, of those named",
-        "pair_both": "two gaps: both named",
-        "pair_leading": "two gaps: one of them likeliest",
-        "policy_blamed": "a gap named for a bad policy",
-        "policy_named": "the policy itself named for one",
-        "fine_named": "a gap named where one is too small to fail anything",
-    }
-    lines = ["| | " + " | ".join(TIERS.values()) + " |", "|---|" + "---|" * len(TIERS)]
-    for name, words in names.items():
-        cells = [
-            f"{percent(rate(hits, of))} (n={of})" if of else "none"
-            for hits, of in (result["tiers"][tier][name] for tier in TIERS)
-        ]
-        lines.append(f"| {words} | " + " | ".join(cells) + " |")
-    errors = [result["calibration_error"][tier] for tier in TIERS]
-    cells = [f"{error:.2f} ({by_chance:.2f})" for error, by_chance in errors]
-    lines.append(f"| calibration error (by chance, if calibrated) | {' | '.join(cells)} |")
-    took = result["processor_s"]
+    """Return the figures and the stations as Markdown."""
+    rows, kinds = result["stations"], Counter(ORDER)
+    ran = Counter(r["kind"] for r in rows)
+    lines = [
+        "Sim-to-sim, 90 % intervals; stations: "
+        + ", ".join(f"{ran[kind]} of {of} {kind}" for kind, of in kinds.items()),
+        "",
+        "| | of stations | goal |",
+        "|---|---|---|",
+    ]
+    for name, (words, goal) in GOALS.items():
+        hits, of = result["figures"][name]
+        told = f"{percent(rate(hits, of, CONFIDENCE))} (n={of})" if of else "none yet"
+        asked = "" if goal is None else f"{'≤' if goal < 0.5 else '≥'} {goal:.0%}"
+        lines.append(f"| {words} | {told} | {asked} |")
+    error, by_chance = result["calibration_error"]
+    lines.append(
+        f"| calibration error (by chance, if calibrated) | {error:.2f} ({by_chance:.2f}) | |"
+    )
     lines += [
         "",
-        f"{len(result['stations'])} stations. Processor time, median: probing and identifying "
-        f"{took['measuring_s']:.0f} s, reproducing {took['reproducing_s']:.0f} s.",
+        "| station | what is there | failed | likeliest | named | measured (true) | lost at |",
+        "|---|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines)
+    lines += [_line(row) for row in rows]
+    took = ", ".join(f"{c} {s:.0f} s" for c, s in result["processor_s"].items())
+    return "\n".join([*lines, "", f"Processor time, medians: {took}."])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    verdict = row["verdict"]
+    there = ", ".join(f"`{name}` {severity:g}" for name, severity in row["gaps"].items())
+    there = there or (f"`{row['policy']}`" if row["kind"] == POLICY else "nothing")
+    leading = verdict["leading"]
+    likeliest = f"{leading} {verdict['posterior'][leading]:.0%}" if leading else ""
+    measured = [
+        f"{' '.join([name.partition('.')[2], *joint.split()])} "
+        f"{value:.3g} [{low:.3g}, {high:.3g}]{_true(row, name)}"
+        for name, joint, value, low, high in row.get("differs", ())
+    ]
+    cells = [
+        str(row["station"]), there, f"{row['failed']} of {row['of']}", likeliest,
+        ", ".join(verdict["named"]), "; ".join(measured), row["lost_at"],
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _true(row: Mapping[str, Any], name: str) -> str:
+    mechanism, _, parameter = name.rpartition(".")
+    value = row["injected"].get(mechanism, {}).get(parameter)
+    return "" if value is None else f" ({value:.3g})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from gaploop.sim.hand import (
 from gaploop.sim.views import View, read_cameras, view_of
 
 SIZE_PX: Final = (128, 128)
+_QUIET: Final = threading.RLock()
 ROOT_HALF: Final = float(np.sqrt(0.5))
 OUT: Final[Mapping[str, tuple[float, ...]]] = {
     "z": (1.0, 0.0, 0.0, 0.0), "-z": (0.0, 1.0, 0.0, 0.0),
@@ -278,15 +280,19 @@ def _model_file(said: Any, scene: Path) -> Path:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Keep to itself what MuJoCo says of options that a bench overrules, and of equal names."""
-    ours = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda _words: None)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        mujoco.set_mju_user_warning(ours)
+    """Keep to itself what MuJoCo says of options that a bench overrules, and of equal names.
+
+    One thread at a time: what is said is set for the whole process.
+    """
+    with _QUIET:
+        ours = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(lambda _words: None)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                yield
+        finally:
+            mujoco.set_mju_user_warning(ours)
 
 
 @without_warnings()

@@ -15,7 +15,9 @@ Bayesian computation: Fearnhead and Prangle 2012; its adjustment: Beaumont, Zhan
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -371,17 +373,21 @@ def simulate(
     known = twin.values(m for m in twin.mechanisms if m.startswith(HANDED_ON))
     about = around_twin(twin)
     about = replace(about, ranges=tuple(r for r in about.ranges if r.mechanism in known))
-    contacts, summaries, empty = list[FloatArray](), list[FloatArray](), None
-    for k in range(n):
+
+    def felt_in(k: int) -> tuple[FloatArray, FloatArray]:
         rng = np.random.default_rng([seed, k, 40])
         contact = drawn(rng)
         drives = over(known, draw(about, [seed, k]))
-        if empty is None or about.ranges:
-            empty = replay(probe[1], arm, True, drives, rng)
+        empty = replay(probe[1], arm, True, drives, rng)
         full = replay(probe[0], arm, False, over(drives, contact), rng)
-        contacts.append(scaled(contact))
-        summaries.append(summary(full, empty, arm))
-        advance()
+        return scaled(contact), summary(full, empty, arm)
+
+    contacts, summaries = list[FloatArray](), list[FloatArray]()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # physics leaves other threads their turn
+        for contact, felt_there in threads.map(felt_in, range(n)):
+            contacts.append(contact)
+            summaries.append(felt_there)
+            advance()
     return Simulated(np.array(contacts), np.array(summaries))
 
 

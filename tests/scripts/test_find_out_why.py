@@ -9,36 +9,18 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.diagnosis_tiers import PAGE, make_plain, typed, walk_page
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.scripts.cli import main
 
-PAGE = "start/find_out_why.md"
 DOCS = Path(__file__).parents[2] / "docs"
-PLAIN = {
-    "action", "observation.state", "timestamp", "frame_index", "episode_index", "index",
-    "task_index",
-}  # fmt: skip
-"""What `lerobot-record` writes beside pictures."""
 SMALLER = {
     "rollout": ["--dataset.num_episodes=5"],
     "diagnose --twin": ["--n=1", "--workers=1"],
 }
 """Added to what is typed; the pages' own sizes take minutes."""
-
-
-def typed(page: str) -> list[str]:
-    """Return the whole commands of a page, those in prose too, in order."""
-    text = (DOCS / page).read_text().replace("\\\n", " ")
-    found = re.findall(r"^(?:    )?(gaploop [^\n#]*)|`(gaploop [^`]*)`", text, re.MULTILINE)
-    return [" ".join(c.split()) for pair in found if "…" not in (c := pair[0] or pair[1])]
-
-
-def run(command: str) -> int:
-    """Run a command as it is typed."""
-    return main(shlex.split(command)[1:])
 
 
 def ran(command: str) -> int:
@@ -47,24 +29,6 @@ def ran(command: str) -> int:
     with_twin = any(word.startswith("--twin") for word in words)
     of = " ".join([words[0], *(["--twin"] if words[0] == "diagnose" and with_twin else [])])
     return main([*words, *SMALLER.get(of, ())])
-
-
-def make_plain(source: Path, target: Path, robot: str = "so101_follower") -> None:
-    """Copy a dataset with what LeRobot's own columns hold, and no more."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("telemetry", "gap", "truth*"))
-    info = json.loads((target / "meta" / "info.json").read_text())
-    gone = {n for n in info["features"] if n not in PLAIN and "images" not in n}
-    info["features"] = {n: f for n, f in info["features"].items() if n not in gone}
-    (target / "meta" / "info.json").write_text(json.dumps(info | {"robot_type": robot}))
-    stats = json.loads((target / "meta" / "stats.json").read_text())
-    kept = {n: s for n, s in stats.items() if n not in gone}
-    (target / "meta" / "stats.json").write_text(json.dumps(kept))
-    tables = [*target.glob("data/*/*.parquet"), *target.glob("meta/episodes/*/*.parquet")]
-    for path in tables:
-        table = pq.read_table(path)
-        ours = [c for c in table.column_names if c.startswith("gap") or c.split("/")[0] == "gap"]
-        theirs = [c for c in table.column_names if (c.split("/") * 2)[1] in gone or c in gone]
-        pq.write_table(table.drop_columns([*{*ours, *theirs}]), path)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert main(shlex.split(f"{record} {moved} --dataset.num_episodes=6")) == 0
         make_plain(at / "recorded", at / "rollouts")
         (at / "station").mkdir()
-        (by_hand,) = re.findall(r"```yaml\n(.*?)```", (DOCS / PAGE).read_text(), re.DOTALL)
+        (by_hand,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
         (at / "station" / "station_twin.yaml").write_text(by_hand)
         yield at
 
@@ -138,7 +102,7 @@ def test_the_pages_that_it_leads_to(
     assert label is not None
     assert ran(label[0]) == 0
     for page in ("diagnose/diagnosis.md", "diagnose/planning.md"):
-        for line in typed(page):
+        for line in typed(DOCS / page):
             # Others of diagnosis.md are like those of the page above.
             if re.match(r"gaploop (diagnose .*--(save_ref|trained_on)|plan \./diagnosis) ?", line):
                 is_asked = ran(line) == 2 and "--units=degrees" in capsys.readouterr().err
@@ -152,34 +116,22 @@ def test_the_pages_that_it_leads_to(
     "gap", ["spatial_geometry.camera_pose", "actuator_response.latency", "object_property.size"]
 )
 def test_the_whole_page_ends_in_a_promotion(
-    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the sizes it prints, at a station whose episodes are all that its commands are shown."""
     monkeypatch.chdir(tmp_path)
     here = json.dumps({gap: 0.8})
-    record = f"gaploop rollout --robot.gaps='{here}' --policy.path=base --dataset.root=recorded "
-    assert run(record + "--dataset.num_episodes=12 --dataset.episode_time_s=10") == 0
-    make_plain(tmp_path / "recorded", tmp_path / "rollouts")
-    for outcome in ("success", "failure"):  # as the person saw it who stood beside
-        went = [i for i, take in enumerate(load_takes(tmp_path / "recorded"))
-                if take.outcome == outcome]  # fmt: skip
-        said = f"gaploop label rollouts --episodes='{went}' --outcome={outcome} --author=ana"
-        assert not went or run(said) == 0
-    for line in typed(PAGE):
-        if "--measure" in line and "--robot.gaps" in line:
-            line = re.sub(r"--robot.gaps='[^']*'", f"--robot.gaps='{here}'", line)
-        elif line.split()[1] not in ("diagnose", "rollout", "plan") or " --" not in line:
-            continue
-        capsys.readouterr()
-        assert run(line) == 0, line
-    printed = re.findall(r"^gaploop .*", capsys.readouterr().out, re.MULTILINE)
-    summary = json.loads((tmp_path / "diagnosis" / "diagnosis.json").read_text())["summary"]
+    for line, code, said in walk_page(f"--robot.gaps='{here}'"):
+        assert code == 0, f"{line}\n{said}"
+    printed = re.findall(r"^gaploop .*", said, re.MULTILINE)
+    summary = json.loads(Path("diagnosis", "diagnosis.json").read_text())["summary"]
     assert gap.partition(".")[0] in summary["station"]["named"]
     for line in printed:
-        assert run(line) == 0, line
+        assert main(shlex.split(line)[1:]) == 0, line
     (candidate,) = [
         at for name in ("recalibrated", "resimulated_policy") if (at := Path("plan", name)).exists()
     ]
-    task = f"{{task: pick_place, success_check: script, gaps: {here}}}"
+    (task,) = re.findall(r"`(\{task: [^`]*)`", PAGE.read_text())
+    task = re.sub(r"gaps: \{[^}]*\}", f"gaps: {here}", task)
     Path("suite.yaml").write_text(f"name: station\ntasks: [{task}]\n")
-    assert run(f"gaploop gate --baseline=base --candidate={candidate} --suite=suite.yaml") == 0
+    assert ran(f"gaploop gate --baseline=base --candidate={candidate} --suite=suite.yaml") == 0
