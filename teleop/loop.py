@@ -42,6 +42,7 @@ from gaploop.core.station import SafetyLimits
 from gaploop.teleop.descent import let_go
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.sensors import reading
+from gaploop.teleop.trips import errors_of
 
 type OnFrame = Callable[[Observation], None]
 """Called in the loop's own thread with every policy frame's observation."""
@@ -367,7 +368,7 @@ class LoopStatistics:
                 self._tripped = SafetyReason.NONE
             elif not self._tripped:
                 self._tripped = reasons & ~SafetyReason.TRIPPED
-                errors = int(np.bitwise_or.reduce(tick.state.status))
+                errors = errors_of(tick.state.status.tolist())
                 self._trips.append(Trip(tick.t_s, self._tripped, self._blamed(tick), errors))
         status = tick.state.status
         if any(status.tolist()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gaploop.core.messages import (
@@ -61,6 +61,17 @@ OWN_ERRORS: Final[dict[int, tuple[str, str]]] = {
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
 """After a trip by these the devices are connected anew: a port whose cable was pulled is another
 one when it is back, and a servo that lost power has forgotten its settings."""
+
+
+def errors_of(status: Iterable[int]) -> int:
+    """Return the status bits of servos together, as far as they say why an arm tripped.
+
+    A servo that reports an error of its own has let go because of it: it didn't lose its power.
+    """
+    own, found = ~(NO_REPLY | REBOOTED | SUPPLY), 0
+    for bits in status:
+        found |= bits & ~REBOOTED if bits & own else bits
+    return found
 
 
 def say_reasons(reasons: SafetyReason, errors: int = 0) -> str:

@@ -300,15 +300,16 @@ class OperatorConsole:
         ends the waiting.
         """
 
-        def look() -> None:
-            why = blocker()
-            with self._changed:
-                self._blocker = why
-                self._heed(self.safety.loop())
-
-        self._wait(lambda s: s.stage in (SessionStage.STARTING, SessionStage.ENDED), look)
+        starts = (SessionStage.STARTING, SessionStage.ENDED)
+        self._wait(lambda s: s.stage in starts, lambda: self.block(blocker()))
         self._ends = False
         return not self.left
+
+    def block(self, why: str) -> None:
+        """Show why no take can begin now; "" where one can."""
+        with self._changed:
+            self._blocker = why
+            self._heed(self.safety.loop())
 
     def begun(self, longest_s: float) -> None:
         """Say that the first turn of a take of at most `longest_s` [s] has been recorded."""
@@ -462,6 +463,11 @@ class ConsoleOperator(Operator):
             return self._blocker(blocker)
 
         return self._console.await_start(look)
+
+    def _blocker(self, blocker: Callable[[], str]) -> str:
+        """Return why no take can begin now, and show it, also where nobody is asked."""
+        self._console.block(why := super()._blocker(blocker))
+        return why
 
     def call_person(
         self, why: str, is_done: Callable[[], bool], stop: Callable[[], bool]

@@ -304,7 +304,7 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     if state.prompt is not None:
         about = [f"Episode {take.number}." for take in seen.takes if take.uid == state.prompt.uid]
         return _QUESTIONS[state.prompt.question], Tone.ASK, "".join(about)
-    if state.blocked and state.stage in BETWEEN:
+    if state.blocked and state.stage in (*BETWEEN, SessionStage.STARTING):
         return "WAITING", Tone.ALARM, state.blocked
     driven = seen.driven
     puts_back = driven is not None and driven.driver is Driver.SCRIPT

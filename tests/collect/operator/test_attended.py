@@ -261,6 +261,24 @@ def test_nobody_is_asked_where_nobody_is() -> None:
     console.tell(Quotas(1, 1))
 
 
+@pytest.mark.parametrize("attended", [True, False])
+def test_what_is_in_the_way_of_the_next_take_is_shown_to_whoever_looks(attended: bool) -> None:
+    """Where nobody is asked, a full disk was shown as "The episode is about to begin."."""
+    console = console_with(Safety(), attended=attended)
+    ways, seen = ["no room", "no room", ""], list[str]()
+
+    def blocker() -> str:
+        shown = console.seen().state
+        seen.append(f"{shown.stage.value} {shown.blocked}")
+        if not ways[0]:
+            console.command(C.NEXT)
+        return ways.pop(0) if ways[1:] else ways[0]
+
+    assert ConsoleOperator(console).begin(blocker, lambda: False)
+    assert seen[1].endswith(" no room")
+    assert not console.seen().state.blocked
+
+
 def test_a_label_that_cannot_be_written_is_said_and_still_stands(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file where the folder should be")
     book = SessionLabels(tmp_path / "journal", "ana")

@@ -131,6 +131,18 @@ def test_a_servo_that_reports_an_error_is_told_of_by_that_error(bits: tuple[int,
     assert unknown == say_trip(SafetyReason.HARDWARE_ERROR, ())
 
 
+@pytest.mark.parametrize("own", [HOT, 0x20, 0x08])
+def test_a_servo_that_let_go_of_itself_is_not_said_to_have_lost_its_power(own: int) -> None:
+    """A hot XL330 takes its torque off: "check its cable and the power supply" was said, too."""
+    told = []
+    for status in ([0, own | REBOOTED, 0], [REBOOTED, own, 0]):
+        statistics = LoopStatistics(JOINTS, PERIOD_S, SafetyLimits())
+        tripped = SafetyReason.HARDWARE_ERROR | SafetyReason.TRIPPED
+        statistics.tick(tick(1, tripped, state(status=np.array(status))))
+        told.append(statistics.figures().trips[0].errors)
+    assert told == [own, own | REBOOTED]
+
+
 def test_every_reason_to_trip_is_explained() -> None:
     assert set(SafetyReason) == set(WHAT) | {SafetyReason.TRIPPED}
 
