@@ -224,6 +224,28 @@ def test_a_cover_that_would_not_show_is_not_denied() -> None:
     assert told["cover"] is not YesNo.NO
 
 
+@pytest.mark.parametrize("bend", [0.03, 0.08])
+def test_another_lens_is_named_where_corners_show_it_and_else_not_denied(
+    check: CameraCheck, bend: float
+) -> None:
+    """A barrel lens was answered by no: by size alone pictures hardly differ."""
+    _, _, through = ALTERATIONS["lens [barrel]"]
+    told = check.judge(looked(30, lambda p: through(p, 0, bend)))
+    assert [a.answer for a in told if (a.camera, a.question) == ("top", "crop")] == [YesNo.YES]
+
+    def middle(seed: int, change: Change | None = None) -> Iterator[Image]:
+        for picture in seen(seed, False, None):
+            out = np.full_like(picture, 110)
+            out[54:90, 72:120] = picture[54:90, 72:120]
+            yield change(out) if change else out
+
+    takes = [replace(attempt(k), cameras={"top": lambda k=k: middle(k)}) for k in range(6)]
+    bent = replace(takes[0], cameras={"top": lambda: middle(31, lambda p: through(p, 0, bend))})
+    *known, judged = [{"top": s} for t in [*takes, bent] if (s := sample(t, "top")) is not None]
+    (crop,) = (a for a in CameraCheck(known).judge(judged) if a.question == "crop")
+    assert crop.answer is not YesNo.NO
+
+
 def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraCheck) -> None:
     assert ("top", "swapped") in yes(check, looked(40, swap=True))
 
