@@ -62,6 +62,7 @@ python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
     --output_dir=outputs/libero
 python -m benchmarks worlds --n=3
+python -m benchmarks worlds --tasks='[costs]'
 python -m benchmarks world_stations --n=6 --output_dir=outputs/world_stations
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks handled --n=50 --output_dir=outputs/handled
@@ -196,7 +197,7 @@ class BenchConfig:
     libero: a seventh of the training steps."""
     tasks: list[str] = field(default_factory=list)
     """base_vision, closed_loop, reference: which tasks; pick_place unless given. libero: suites and
-    numbers, such as libero_object/6."""
+    numbers, such as libero_object/6. worlds: which columns; costs is what gaps cost a step."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop, reinforcement, seeing_remedies, transfer: which gaps; the six single dimensions,
     of seeing_remedies four, of transfer all nine and a pair, of reinforcement three mechanisms,

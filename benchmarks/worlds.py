@@ -10,12 +10,14 @@ import contextlib
 import io
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import yaml
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
 
 STEPS: Final = 20
+TIMED, TIMES = 50, (5, 2)
+"""Steps that are timed in turn, with a tenth as many pictures, and how often, of which the least
+time is told: at severity 0, and of each gap."""
 LATE: Final = {"actuator_response.latency": 0.7}
 NOT_RUN: Final = "not run: "
 TINY: Final = (
@@ -162,19 +167,19 @@ _space: Any = None
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return world to what each of `COLUMNS` came to, in words; what ended isn't done again."""
     global _space
+    columns = {c: do for c, do in COLUMNS.items() if c in (config.tasks or FIGURES)}
     kept = folder / "cells.json"
     found: dict[str, dict[str, str]] = read_json(kept) if kept.exists() else {}
-    total = len(WORLDS) * len(COLUMNS)
-    with options.progress("Cells", total) as advance:
+    with options.progress("Cells", len(WORLDS) * len(columns)) as advance:
         for name, world in WORLDS.items():
             cells = found.setdefault(name, {})
             try:
                 _space = made(world).action_space
             except GaploopError as error:
-                cells |= dict.fromkeys(COLUMNS, f"{NOT_RUN}{error}")
-                advance(len(COLUMNS))
+                cells |= dict.fromkeys(columns, f"{NOT_RUN}{error}")
+                advance(len(columns))
                 continue
-            for column, cell in COLUMNS.items():
+            for column, cell in columns.items():
                 if cells.get(column, NOT_RUN).startswith(NOT_RUN):
                     place = folder / name.replace(" ", "_") / column.replace(" ", "_")
                     shutil.rmtree(place, ignore_errors=True)
@@ -185,8 +190,9 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                         cells[column] = f"{NOT_RUN}{' '.join(str(error).split())}"
                     write_json(kept, found)
                 advance()
-    ended = sum(not c.startswith(NOT_RUN) for cells in found.values() for c in cells.values())
-    return {"worlds": found, "ended": ended, "of": total}
+    figures = [cells[c] for cells in found.values() for c in FIGURES if c in cells]
+    ended = sum(not cell.startswith(NOT_RUN) for cell in figures)
+    return {"worlds": found, "ended": ended, "of": len(figures)}
 
 
 def made(world: Foreign) -> gym.Env[Any, Any]:
@@ -256,6 +262,56 @@ def _numbers(env: gym.Env[Any, Any], actions: list[Any]) -> list[bytes]:
         seen.append(np.float64(reward).tobytes())
     env.close()
     return seen
+
+
+def _costs(world: Foreign, folder: Path, n: int) -> str:
+    """What gaps cost a step and a picture: at severity 0, and each at 0.5."""
+    from gaploop.sim.world import GymWorld, WorldSpec
+
+    del folder, n
+    plain = made(world)
+    can = [key for key, why in GymWorld(lambda: made(world)).parameters().items() if not why]
+    told = list[str]()
+    for key in ("", *can):
+        gaps = {key: 0.5} if key else dict.fromkeys(can, 0.0)
+        gapped = GymWorld(lambda: made(world), WorldSpec(gaps=gaps))
+        step, picture = _times(plain, gapped, TIMES[bool(key)])
+        name = key or f"{len(can)} gaps at severity 0"
+        told.append(f"{name} {step - 1.0:+.0%}" + (f", picture {picture:.2f}" if picture else ""))
+        gapped.close()
+        if (left := mujoco.get_mjcb_control()) is not None:
+            raise GaploopError(f"a callback is left: {left}")
+    plain.close()
+    return f"{'; '.join(told)}; no callback left"
+
+
+def _times(plain: gym.Env[Any, Any], gapped: gym.Env[Any, Any], times: int) -> tuple[float, float]:
+    """Return how long a step takes by how long it takes as it is, and pictures a second likewise.
+
+    0 for pictures where the environment draws none.
+    """
+    least = {(id(env), draw): np.inf for env in (plain, gapped) for draw in (False, True)}
+    draws = (False, True) if plain.render_mode == "rgb_array" else (False,)
+    actions = [plain.action_space.sample() for _ in range(TIMED)]
+    for _ in range(times):
+        for env in (plain, gapped):
+            env.reset(seed=3)
+            for draw in draws:
+                took_s, every = 0.0, 10 if draw else 1
+                for action in actions[::every]:
+                    over = False
+                    began_s = time.process_time()
+                    if draw:
+                        env.render()
+                    else:
+                        _, _, end, late, _ = env.step(action)
+                        over = end or late
+                    took_s += time.process_time() - began_s
+                    if over:
+                        env.reset(seed=3)
+                least[id(env), draw] = min(least[id(env), draw], took_s)
+    pictures = least[id(plain), True] / least[id(gapped), True] if len(draws) > 1 else 0.0
+    return least[id(gapped), False] / least[id(plain), False], pictures
 
 
 def _twin(world: Foreign, folder: Path, n: int) -> str:
@@ -336,7 +392,10 @@ COLUMNS: Final[Mapping[str, Callable[[Foreign, Path, int], str]]] = {
     "randomise": _randomise,
     "train": _trained,
     "gate": _gated,
+    "costs": _costs,
 }
+FIGURES: Final = tuple(COLUMNS)[:6]
+"""What is done unless --tasks names others, and counted."""
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -24,6 +24,9 @@ TICKS_FROM: Final = 1080.0
 """No joint turns by three turns; encoders of 4096 steps read no less than 0."""
 EPISODES: Final = 200
 """Episodes looked at, spread evenly; more tell hardly more."""
+READ: Final = 0.1
+"""Share of a correlation's lack, from the command's own row to the next: below it the command
+follows from the number."""
 _CORRELATED: Final = 0.8
 STEPS: Final = 5.0
 """Commands that spread by less than so many of the readings' steps may be steps themselves."""
@@ -199,9 +202,14 @@ def _pairs(info: DatasetInfo, action: FloatArray, state: FloatArray) -> list[tup
     for a in (a for a, name in enumerate(a_names) if name not in by_name):
         if not np.ptp(action[:, a]):
             continue
-        scores = {s: float(np.corrcoef(action[:, a], state[:, s])[0, 1]) for s in moving}
+        told = action[:, a]
+        scores = {s: float(np.corrcoef(told[:-1], state[1:, s])[0, 1]) for s in moving}
         best = max(scores, key=lambda s: scores[s], default=-1)
-        if best >= 0 and scores[best] > _CORRELATED:
+        if best < 0 or scores[best] <= _CORRELATED:
+            continue
+        # What a controller pulls by, such as a distance to its goal, it has read before.
+        before = float(np.corrcoef(told, state[:, best])[0, 1])
+        if 1.0 - before > READ * (1.0 - scores[best]):
             pairs.append((a, best))
             moving.remove(best)
     return sorted(pairs)

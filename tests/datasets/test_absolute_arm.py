@@ -13,7 +13,9 @@ from made_arms import NAMES, Change, as_is, recording, reordered, report
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.recording import Episode, MotionRecording
+from gaploop.datasets.absolute.recording import Episode, MotionRecording, _pairs
+from gaploop.datasets.columns import ACTION, STATE
+from gaploop.datasets.layout import DatasetInfo
 
 
 def changed(joint: int, change: object) -> Change:
@@ -167,6 +169,24 @@ def test_a_command_that_is_no_position_is_left_out(constant: bool) -> None:
     found = report(plain)
     assert not found.findings
     assert "another quantity" in found.untested["wrist_tilt"]
+
+
+@pytest.mark.parametrize("gain", [0.5, 1.0, 8.0])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_a_controller_pulls_by_doesnt_answer_it(gain: float, rows: int) -> None:
+    """A hand's pull is so many times its distance to the goal: that was told as other units."""
+    goal = np.cumsum(np.random.default_rng(0).normal(size=400))
+    hand = np.zeros(400)
+    for k in range(399):
+        hand[k + 1] = hand[k] + 0.1 * (goal[k] - hand[k])
+    features = {
+        name: {"dtype": "float32", "shape": (len(names),), "names": names}
+        for name, names in ((ACTION, ["pull"]), (STATE, ["off", "hand"]))
+    }
+    info = DatasetInfo(Path(), 20.0, features, "", 1, 400)
+    seen = np.stack([goal - hand, hand], axis=1)
+    assert _pairs(info, gain * (goal - hand)[:, None], seen) == []
+    assert _pairs(info, gain * np.r_[hand[rows:], hand[-rows:]][:, None], seen) == [(0, 1)]
 
 
 def test_an_arm_later_than_is_looked_for_is_late_at_least_and_not_off_its_command() -> None:
