@@ -108,7 +108,7 @@ def make_plain(source: Path, target: Path, robot: str = "so101_follower") -> Non
         pq.write_table(table.drop_columns([*{*ours, *theirs}]), path)
 
 
-def walk_page(robot: str, policy: str = "base") -> Iterator[tuple[str, int, str]]:
+def walk_page(robot: str, policy: str = "base") -> Iterator[tuple[str, str]]:
     """Type the page in the working folder, in the sizes it prints; yield each command as it ends.
 
     Args:
@@ -116,13 +116,14 @@ def walk_page(robot: str, policy: str = "base") -> Iterator[tuple[str, int, str]
         policy: drives there; the page's is the base.
 
     Yields:
-        The command, its exit code and what it printed. The first that fails is the last.
+        The command and what it printed.
+
+    Raises:
+        RuntimeError: a command failed.
     """
     from gaploop.datasets.lerobot_read import load_takes
 
-    yield (ended := _run(f"gaploop rollout {robot} --policy.path={policy} {RECORD}"))
-    if ended[1]:
-        return
+    yield _run(f"gaploop rollout {robot} --policy.path={policy} {RECORD}")
     make_plain(Path("recorded"), Path("rollouts"))
     recorded = list(load_takes(Path("recorded")))
     for outcome in ("success", "failure"):  # as the person saw it who stood beside
@@ -132,23 +133,23 @@ def walk_page(robot: str, policy: str = "base") -> Iterator[tuple[str, int, str]
             )
     for line in typed(PAGE):
         if "--measure" in line and "--robot.gaps" in line:
-            line = re.sub(r"--robot.gaps='[^']*'", lambda _: robot, line)
+            # With 1 it says that a part of the check couldn't be done; the rest is identified.
+            yield _run(re.sub(r"--robot.gaps='[^']*'", lambda _: robot, line), may_lack=True)
         elif line.split()[1] not in TYPED or " --" not in line:
             continue
-        if "--dataset.root=simulated" in line and Path("simulated").exists():
-            continue
-        yield (ended := _run(line.replace("--policy.path=base", f"--policy.path={policy}")))
-        if ended[1]:
-            return
+        elif "--dataset.root=simulated" not in line or not Path("simulated").exists():
+            yield _run(line.replace("--policy.path=base", f"--policy.path={policy}"))
 
 
-def _run(line: str) -> tuple[str, int, str]:
+def _run(line: str, may_lack: bool = False) -> tuple[str, str]:
     from gaploop.scripts.cli import main
 
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = main(shlex.split(line)[1:])
-    return line, code, said.getvalue()
+    if code > may_lack:
+        raise RuntimeError(line, code, said.getvalue())
+    return line, said.getvalue()
 
 
 # -- blind stations ------------------------------------------------------------------------------
@@ -187,18 +188,20 @@ def _station(k: int, first: int, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
     with contextlib.chdir(place):
         spent_s = _spent_s()
-        for line, code, said in walk_page(robot, policy):
-            words = line.split()
-            name = " ".join([words[1], *(["--twin"] if "--twin=" in line else [])])
-            now_s = _spent_s()
-            row["processor_s"][name] = row["processor_s"].get(name, 0.0) + now_s - spent_s
-            spent_s = now_s
-            with Path("said.txt").open("a") as file:
-                file.write(f"$ {line}\n{said}\n")
-            if code:
-                row["stopped"] = f"{name} ended with {code}: {said.strip().splitlines()[-1:]}"
-            if name == "diagnose":
-                row["alone"] = _verdict()
+        try:
+            for line, said in walk_page(robot, policy):
+                name = " ".join([line.split()[1], *(["--twin"] if "--twin=" in line else [])])
+                now_s = _spent_s()
+                row["processor_s"][name] = row["processor_s"].get(name, 0.0) + now_s - spent_s
+                spent_s = now_s
+                with Path("said.txt").open("a") as file:
+                    file.write(f"$ {line}\n{said}\n")
+                if name == "diagnose":
+                    row["alone"] = _verdict()
+        except RuntimeError as failed:
+            line, code, said = failed.args
+            why = said.strip().splitlines()[-1:]
+            row["stopped"] = f"{line.split()[1]} ended with {code}: {' '.join(why)}"
         row |= _read(gaps, gap_seed)
     if policy == "base" and not nominal.exists() and (place / "simulated").exists():
         (place / "simulated").rename(nominal)
