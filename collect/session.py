@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory, lerobot_types
-from gaploop.collect.campaign import CampaignProgress, Quota, change_words, counts, held, words
+from gaploop.collect.campaign import (
+    AS_IT_STANDS,
+    CampaignProgress,
+    Quota,
+    change_words,
+    counts,
+    held,
+    words,
+)
 from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
 from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
 from gaploop.collect.operator.keys import DEFAULTS, DRIVE, ROLLOUT, Command, KeyMap
@@ -478,7 +486,7 @@ class Session:
         """Say which set-up comes next, where the embedded cell sets itself up."""
         had = None if before is None else before.conditions
         change = change_words(had, quota.conditions, self._station.grid)
-        if before is None or change != "nothing to change":
+        if change not in ("nothing to change", AS_IT_STANDS):
             log.info("Set up: %s (%d episode%s).", change, quota.takes, "s" * (quota.takes != 1))
         return True
 

@@ -209,7 +209,7 @@ def success_png(evaluation: Evaluation, against: Sequence[Drop], title: str = ""
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlim(_FAR_LEFT, 1.02)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_xlabel("success, 95 % intervals; right: difference to the base")
+        axes.set_xlabel("success, 95 % intervals; right: difference to the first row")
         axes.tick_params(length=0)
         if title:
             axes.set_title(title, loc="left", fontsize=10, color=SOFT)

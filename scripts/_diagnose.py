@@ -389,5 +389,6 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         build_reference(takes, source.resolve().name), _too_few(str(source), source, takes)
     )
     save_reference(built, path)
-    options.emit(False, {}, f"{path}: what is usual in {built.takes} episodes that went well")
+    of = options.counted(built.takes, "episode")
+    options.emit(False, {}, f"{path}: what is usual in {of} that went well")
     return 0

@@ -427,7 +427,7 @@ def harmonise(config: EditConfig) -> int:
         with progress("Converting", len(pieces[0].episodes)) as advance:
             takes = harmonised.harmonise(pieces[0], steps, out, advance)
         left: list[str] = []
-        text = f"{takes} episodes written to {out}."
+        text = f"{options.counted(takes, 'episode')} written to {out}."
         if config.to is not None:
             draft = derive(DatasetPiece.whole(out), pieces[1])
             left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]

@@ -20,7 +20,8 @@ def run(config: PublishConfig) -> int:
     report = publish(config)
     root = config.dataset.folder()
     pushed = push_after(config.dataset, root, blur_people=config.blur_people)
-    lines = [f"{len(report.published)} episodes published to {root}, {report.present} were there."]
+    new = counted(len(report.published), "episode")
+    lines = [f"{new} published to {root}, {report.present} were there."]
     lines += [
         f"{count} {outcome.replace('_', ' ')} left in the journal."
         for outcome, count in report.skipped.items()

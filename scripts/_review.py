@@ -57,7 +57,7 @@ def run(config: ReviewConfig) -> int:
         store = open_labelled(root)
 
     def say(address: str) -> None:
-        text = f"{len(store.episodes)} episodes. Open {address}\nCtrl-C ends it."
+        text = f"{options.counted(len(store.episodes), 'episode')}. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
     session = LabelSession(store, author, found, use_suggestions=config.suggestions)

@@ -199,7 +199,8 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
     }
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
     text = (
-        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {result.journal}; "
+        f"{options.counted(len(end.takes), 'rollout')} ({words}; {helped} with help) in "
+        f"{result.journal}; "
         f"{result.published} published to {result.root}."
     )
     if resets:

@@ -18,7 +18,7 @@ from gaploop.core.journal_format import is_journal
 from gaploop.datasets import staging
 from gaploop.datasets.hub.target import HubTarget, check_repo_id, endpoint
 from gaploop.datasets.layout import is_dataset
-from gaploop.scripts.options import PublishedDataset, emit, progress, required
+from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.hub.dataset import PushOptions
@@ -148,7 +148,8 @@ def _answer(
 
 def _in_words(sent: dict[str, Any]) -> str:
     if sent["state"] == "pushed":
-        what = f"{sent['uploaded']} files uploaded" if sent["uploaded"] else "nothing had changed"
+        new = counted(sent["uploaded"], "file")
+        what = f"{new} uploaded" if sent["uploaded"] else "nothing had changed"
         return f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
     then = "Go on with" if sent["state"] == "unreached" else "Once that is fixed"
     return f"Not pushed: {sent['reason']} {then}: {sent['command']}"
@@ -234,6 +235,6 @@ def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     size = sum(files.values())
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}
     answer |= {"bytes": size, "warnings": plan.warnings, "card": plan.card}
-    would = f"Would push {len(files)} files, {size / 1e6:.1f} MB, to {target.url}."
+    would = f"Would push {counted(len(files), 'file')}, {size / 1e6:.1f} MB, to {target.url}."
     emit(config.json, answer, "\n".join([*plan.warnings, would]))
     return 0

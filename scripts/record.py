@@ -180,7 +180,7 @@ def run(config: Any) -> int:
     result = record(config)
     end = result.end
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
-    text = f"{len(end.takes)} episodes ({words}) in {result.journal}; "
+    text = f"{options.counted(len(end.takes), 'episode')} ({words}) in {result.journal}; "
     text += f"{result.published} published to {result.root}."
     if end.interrupted:
         text += " Stopped; go on with the same command and --resume."
@@ -319,7 +319,8 @@ def campaign_text(campaign: Campaign) -> str:
         first, minutes = now.left[0], round(now.left_s / 60)
         left = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
         left = left if now.left_s >= 90 else f"{now.left_s:.0f} s"
-        basis = f"from {now.measured} episodes" if now.measured else "assumed, before any episode"
+        seen = options.counted(now.measured, "episode")
+        basis = f"from {seen}" if now.measured else "assumed, before any episode"
         text += f" About {left} left ({basis})."
         text += (
             f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'episode')}."

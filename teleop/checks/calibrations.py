@@ -251,4 +251,4 @@ def check_station(
         fix = "Repeat what is named, or store the pose anew: gaploop calibrate drift --store"
         yield CheckResult(NAME, Level.WARN, " ".join(changed), fix)
     elif not cameras:
-        yield CheckResult(NAME, Level.OK, "the policy sees no camera")
+        yield CheckResult(NAME, Level.OK, "no camera in use")

@@ -107,6 +107,7 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
     set_up = Session(None, BENCH, leads="")._announce
     first = Quota(3, "i", {}, {"grid_cell": [0, 2], "lighting": "day"})
     second = Quota(1, "i", {}, {"grid_cell": [1, 0], "lighting": "day"})
+    assert set_up(Quota(1), None)  # the cell as it is
     assert set_up(first, None)
     assert set_up(first, first)  # nothing to change
     assert set_up(second, first)
