@@ -267,7 +267,7 @@ def _costs(world: Foreign, folder: Path, n: int) -> str:
     """What gaps cost a step and a picture at severity 0."""
     del folder, n
     can = _can(world)
-    step, picture = _times(world, dict.fromkeys(can, 0.0))
+    step, picture = _times(world, dict.fromkeys(can, 0.0), drawn=True)
     told = f"{len(can)} gaps at 0: a step {step - 1.0:+.0%}, no callback left"
     return told + (f", {picture:.2f} times as many pictures a second" if picture else "")
 
@@ -285,15 +285,17 @@ def _can(world: Foreign) -> list[str]:
         return [key for key, why in inside.parameters().items() if not why]
 
 
-def _times(world: Foreign, gaps: Mapping[str, float]) -> tuple[float, float]:
+def _times(
+    world: Foreign, gaps: Mapping[str, float], *, drawn: bool = False
+) -> tuple[float, float]:
     """Return how long a step takes by how long it takes as it is, and pictures a second likewise.
 
-    0 for pictures where the environment draws none.
+    0 for pictures where none are drawn.
     """
     from gaploop.sim.world import GymWorld, WorldSpec
 
     pair = made(world), GymWorld(lambda: made(world), WorldSpec(gaps=gaps))
-    draws = (False, True) if pair[0].render_mode == "rgb_array" else (False,)
+    draws = (False, True) if drawn and pair[0].render_mode == "rgb_array" else (False,)
     least = {(env, draw): np.inf for env in pair for draw in draws}
     actions = [pair[0].action_space.sample() for _ in range(TIMED)]
     for _ in range(TIMES):
