@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
 
 STEPS: Final = 20
-TIMED, TIMES = 50, (5, 2)
-"""Steps that are timed in turn, with a tenth as many pictures, and how often, of which the least
-time is told: at severity 0, and of each gap."""
+TIMED, TIMES = 20, 20
+"""Steps that are timed in turn, with a tenth as many pictures, and how often: the least is told."""
 LATE: Final = {"actuator_response.latency": 0.7}
 NOT_RUN: Final = "not run: "
 TINY: Final = (
@@ -265,53 +264,54 @@ def _numbers(env: gym.Env[Any, Any], actions: list[Any]) -> list[bytes]:
 
 
 def _costs(world: Foreign, folder: Path, n: int) -> str:
-    """What gaps cost a step and a picture: at severity 0, and each at 0.5."""
-    from gaploop.sim.world import GymWorld, WorldSpec
-
+    """What gaps cost a step and a picture at severity 0."""
     del folder, n
-    plain = made(world)
-    can = [key for key, why in GymWorld(lambda: made(world)).parameters().items() if not why]
-    told = list[str]()
-    for key in ("", *can):
-        gaps = {key: 0.5} if key else dict.fromkeys(can, 0.0)
-        gapped = GymWorld(lambda: made(world), WorldSpec(gaps=gaps))
-        step, picture = _times(plain, gapped, TIMES[bool(key)])
-        name = key or f"{len(can)} gaps at severity 0"
-        told.append(f"{name} {step - 1.0:+.0%}" + (f", picture {picture:.2f}" if picture else ""))
-        gapped.close()
-        if (left := mujoco.get_mjcb_control()) is not None:
-            raise GaploopError(f"a callback is left: {left}")
-    plain.close()
-    return f"{'; '.join(told)}; no callback left"
+    can = _can(world)
+    step, picture = _times(world, dict.fromkeys(can, 0.0), drawn=True)
+    told = f"{len(can)} gaps at 0: a step {step - 1.0:+.0%}, no callback left"
+    return told + (f", {picture:.2f} times as many pictures a second" if picture else "")
 
 
-def _times(plain: gym.Env[Any, Any], gapped: gym.Env[Any, Any], times: int) -> tuple[float, float]:
+def _active(world: Foreign, folder: Path, n: int) -> str:
+    """What each gap costs a step at severity 0.5, and what it puts in."""
+    del folder, n
+    return ", ".join(f"{key} {_times(world, {key: 0.5})[0] - 1.0:+.0%}" for key in _can(world))
+
+
+def _can(world: Foreign) -> list[str]:
+    from gaploop.sim.world import GymWorld
+
+    with contextlib.closing(GymWorld(lambda: made(world))) as inside:
+        return [key for key, why in inside.parameters().items() if not why]
+
+
+def _times(
+    world: Foreign, gaps: Mapping[str, float], *, drawn: bool = False
+) -> tuple[float, float]:
     """Return how long a step takes by how long it takes as it is, and pictures a second likewise.
 
-    0 for pictures where the environment draws none.
+    0 for pictures where none are drawn.
     """
-    least = {(id(env), draw): np.inf for env in (plain, gapped) for draw in (False, True)}
-    draws = (False, True) if plain.render_mode == "rgb_array" else (False,)
-    actions = [plain.action_space.sample() for _ in range(TIMED)]
-    for _ in range(times):
-        for env in (plain, gapped):
+    from gaploop.sim.world import GymWorld, WorldSpec
+
+    pair = made(world), GymWorld(lambda: made(world), WorldSpec(gaps=gaps))
+    draws = (False, True) if drawn and pair[0].render_mode == "rgb_array" else (False,)
+    least = {(env, draw): np.inf for env in pair for draw in draws}
+    actions = [pair[0].action_space.sample() for _ in range(TIMED)]
+    for _ in range(TIMES):
+        for env in pair:
             env.reset(seed=3)
             for draw in draws:
-                took_s, every = 0.0, 10 if draw else 1
-                for action in actions[::every]:
-                    over = False
-                    began_s = time.process_time()
-                    if draw:
-                        env.render()
-                    else:
-                        _, _, end, late, _ = env.step(action)
-                        over = end or late
-                    took_s += time.process_time() - began_s
-                    if over:
-                        env.reset(seed=3)
-                least[id(env), draw] = min(least[id(env), draw], took_s)
-    pictures = least[id(plain), True] / least[id(gapped), True] if len(draws) > 1 else 0.0
-    return least[id(gapped), False] / least[id(plain), False], pictures
+                began_s = time.process_time()
+                for action in actions[:: 10 if draw else 1]:
+                    env.render() if draw else env.step(action)
+                least[env, draw] = min(least[env, draw], time.process_time() - began_s)
+    for env in pair:
+        env.close()
+    if (left := mujoco.get_mjcb_control()) is not None:
+        raise GaploopError(f"a callback is left: {left}")
+    took = [[least[env, draw] for env in pair] for draw in draws]
+    return took[0][1] / took[0][0], took[1][0] / took[1][1] if len(draws) > 1 else 0.0
 
 
 def _twin(world: Foreign, folder: Path, n: int) -> str:
@@ -393,6 +393,7 @@ COLUMNS: Final[Mapping[str, Callable[[Foreign, Path, int], str]]] = {
     "train": _trained,
     "gate": _gated,
     "costs": _costs,
+    "active": _active,
 }
 FIGURES: Final = tuple(COLUMNS)[:6]
 """What is done unless --tasks names others, and counted."""
