@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -215,7 +214,10 @@ def _import_v3(
         changed["gap_units"] = "deg"
     if options.drop_videos or not info.picture_keys:
         incoming = _without_pictures(info, episodes, options.drop_videos, changed, degrees)
-        amend = partial(report, count=len(episodes))
+
+        def amend(stage: Path) -> None:
+            report(stage, len(episodes))
+
         return write_dataset(incoming, target, on_episode, sources=(source,), amend=amend)
     about, _ = exported_features(info)
     learned = {n: about.features[n] for n in (columns.STATE, columns.ACTION)}
