@@ -140,6 +140,7 @@ def verdicts(
     alone: Diagnosis, takes: Sequence[Take], policy: str, folder: Path, workers: int
 ) -> dict[str, Diagnosis]:
     """Return the diagnosis with the twin without hypotheses, and with them."""
+    from gaploop.finetune.evaluate import attempt_s
     from gaploop.finetune.hypotheses import rolled_out, widened, worth_trying
     from gaploop.finetune.reproduction import reproduced
 
@@ -149,8 +150,8 @@ def verdicts(
     if names := worth_trying(before, twin):
         mine = {f"{d}.{m}" for d, every in UNMEASURED.items() for m in every}
         tried = rolled_out(
-            policy, twin, [m for m in names if m in mine], TASK, sees=SEES, workers=workers,
-            folder=kept,
+            policy, twin, [m for m in names if m in mine], TASK, sees=SEES,
+            max_s=attempt_s(takes, "so101"), workers=workers, folder=kept,
         )  # fmt: skip
         after = widened(before, takes, twin, tried, folder)
     return {"today": before, "widened": after}

@@ -347,10 +347,15 @@ def without_telemetry(take: Take) -> Take:
 
 def limited_to_tier(take: Take, tier: str) -> Take:
     """Return a take with no more than a tier has of it."""
+    frames = take.frames
     if tier in (Tier.LEROBOT, Tier.TELEMETRY):
-        nothing = np.empty((len(take.frames), 0))
-        take = replace(take, frames=replace(take.frames, environment_state=nothing))
-    return without_telemetry(take) if tier == Tier.LEROBOT else take
+        frames = replace(frames, environment_state=np.empty((len(frames), 0)))
+    if tier == Tier.LEROBOT:  # plain columns don't say what the filter sent, nor that it tripped
+        frames = replace(
+            frames, sent=frames.action, safety=np.zeros_like(frames.safety), camera_age_s={}
+        )
+        take = without_telemetry(take)
+    return replace(take, frames=frames)
 
 
 def evidence_base(

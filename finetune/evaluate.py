@@ -7,9 +7,10 @@ Rollouts that `gaploop rollout` recorded are counted likewise, by what was set u
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -44,6 +45,7 @@ from gaploop.sim.cell import CellCamera
 from gaploop.sim.conditions import parse_conditions
 
 MAX_S: Final = 8.0
+LONGEST_S: Final = 30.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
 EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
@@ -130,6 +132,16 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view))
     return (call.mode or "", call.phase or "")
+
+
+def attempt_s(takes: Iterable[Take], arm: str) -> float:
+    """Return how long a policy tries in a station's twin [simulated s]: as long as there.
+
+    No shorter than usual, for a person may end attempts early, and no longer than `LONGEST_S`.
+    """
+    driven = (t.duration_s for t in takes if t.info.kind is not TakeKind.DEMONSTRATION)
+    longest_s = min(float(math.ceil(max(driven, default=0.0))), LONGEST_S)
+    return max(MAX_S * len(arm_named(arm).arms), longest_s)
 
 
 class _Undrawn:

@@ -38,7 +38,7 @@ from gaploop.failure_analysis.station import (
     words,
 )
 from gaploop.failure_analysis.views.view import TakeView
-from gaploop.finetune.evaluate import MAX_S, CellJob, CellSpec, attempts, ready
+from gaploop.finetune.evaluate import CellJob, CellSpec, attempts, ready
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.reproduction import LEAST_SHARE, SCENES, SURE, in_twin
 from gaploop.finetune.workers import run_jobs
@@ -181,6 +181,7 @@ def rolled_out(
     task: str,
     *,
     sees: str,
+    max_s: float,
     workers: int,
     folder: Path,
     progress: Callable[[int], None] = lambda _rollouts: None,
@@ -188,6 +189,7 @@ def rolled_out(
     """Roll the policy out in the twin with each mechanism at drawn severities and directions.
 
     Args:
+        max_s: longest rollout [simulated s], as of `attempt_s`.
         folder: keeps what was rolled out; that isn't rolled out again.
         progress: called with the number of rollouts just finished.
 
@@ -197,7 +199,7 @@ def rolled_out(
     place = resolve(policy)
     identity = policy_id(place)
     parameters, left_open, cell = in_twin(
-        folder, twin, twin.mechanisms, [identity, task, sees, "hypotheses"]
+        folder, twin, twin.mechanisms, [identity, task, f"{sees} {max_s:g}", "hypotheses"]
     )
     path, held = cell / "attempts.jsonl", dict[tuple[str, int], list[Attempt]]()
     if path.exists():
@@ -216,7 +218,7 @@ def rolled_out(
                 robot=arm.name,
                 parameters=parameters,
                 randomise=left_open,
-                max_s=MAX_S * len(arm.arms),
+                max_s=max_s,
                 sees=sees,
             ),
             {},

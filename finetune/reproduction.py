@@ -49,7 +49,7 @@ from gaploop.failure_analysis.station import (
     cause_words,
     verdict,
 )
-from gaploop.finetune.evaluate import category, evaluate
+from gaploop.finetune.evaluate import attempt_s, category, evaluate
 from gaploop.finetune.evaluation import Rollout
 from gaploop.sim.catalogue import arm_named, find_task
 
@@ -547,6 +547,7 @@ def in_the_cell(
     workers: int,
     folder: Path,
     sees: str,
+    max_s: float,
     progress: Callable[[int], None],
 ) -> RollOut:
     """Return what rolls a policy out in the simulated cell, with a twin's mechanisms put in.
@@ -555,11 +556,13 @@ def in_the_cell(
         task: what takes call it, or the cell's name of it.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         sees: the evidence tier by which modes are told, that of the station's takes.
+        max_s: longest rollout [simulated s], as long as the station's attempts.
         progress: called with the number of rollouts just finished.
     """
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
-        parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), task, sees])
+        how = [str(policy), task, f"{sees} {max_s:g}"]
+        parameters, left_open, cell = in_twin(folder, twin, mechanisms, how)
         return evaluate(
             policy,
             n,
@@ -572,6 +575,7 @@ def in_the_cell(
             parameters=parameters,
             randomise=left_open,
             sees=sees,
+            max_s=max_s,
         ).outcomes
 
     return roll_out
@@ -669,7 +673,8 @@ def reproduced(
     if twin.world:
         roll_out = in_a_world(policy, twin, **how)
     else:
-        roll_out = in_the_cell(policy, twin, takes[0].info.task, sees=base.tier.value, **how)
+        how |= {"sees": base.tier.value, "max_s": attempt_s(takes, twin.arm)}
+        roll_out = in_the_cell(policy, twin, takes[0].info.task, **how)
     reproduction = reproduce(station, twin, roll_out)
     verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
     measured = {p.name.partition(".")[0] for p in twin.parameters if p.excited}

@@ -213,6 +213,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         with options.progress("Preparing the simulation"):
+            from gaploop.finetune.evaluate import attempt_s
             from gaploop.finetune.hypotheses import (
                 ROLLOUTS,
                 TWIN,
@@ -235,7 +236,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
                 tried = rolled_out(
                     driver, twin, untried, takes[0].info.task, workers=config.workers,
-                    sees=found.summary["reproduction"]["sees"], folder=kept, progress=advance,
+                    sees=found.summary["reproduction"]["sees"],
+                    max_s=attempt_s(takes, twin.arm), folder=kept, progress=advance,
                 )  # fmt: skip
             found = widened(found, takes, twin, tried, folder)
     save_diagnosis(found, folder / "diagnosis.json")

@@ -141,7 +141,7 @@ def test_what_was_rolled_out_is_not_rolled_out_again(
             yield name, (job.spec.gap_seed - tried.SCENES) // tried.EACH, [{"told": 1.5}, {}]
 
     monkeypatch.setattr(tried, "run_jobs", run)
-    how: dict[str, Any] = {"sees": "lerobot", "workers": 1, "folder": tmp_path}
+    how: dict[str, Any] = {"sees": "lerobot", "max_s": 8.0, "workers": 1, "folder": tmp_path}
     first = tried.rolled_out("base", NOTHING, [NUDGE], "pick_place", **how)
     assert len(first) == tried.ROLLOUTS
     assert len({job.spec.gap_seed for job in asked}) == tried.DRAWS

@@ -15,13 +15,14 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import SafetyReason
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis, diagnose
 from gaploop.failure_analysis.station import NONE, POLICY, UNMEASURED
-from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, category
+from gaploop.finetune.evaluate import EVALUATION_SEEDS, LONGEST_S, MAX_S, attempt_s, category
 from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.reproduction import (
@@ -407,3 +408,21 @@ def test_modes_are_told_by_no_more_than_the_station_has() -> None:
         mode, phase = category(take, sees)
         assert mode
         assert isinstance(phase, str)
+    stopped = np.full(len(take.frames), int(SafetyReason.TRIPPED))
+    tripped = replace(take, frames=replace(take.frames, safety=stopped))
+    rows = replace(take.frames, sent=take.frames.action, safety=0 * stopped, camera_age_s={})
+    plain = replace(take, frames=rows, telemetry=Telemetry(np.empty(0), {}))
+    # Incident: a trip was told of rollouts in the twin and, of the station's plain columns, wasn't.
+    assert category(tripped, "lerobot") == category(plain, "lerobot")
+    assert category(tripped, "telemetry")[0] == "operator_stop"
+
+
+def test_a_policy_tries_in_the_twin_for_as_long_as_at_the_station() -> None:
+    def lasting(duration_s: float, kind: TakeKind = TakeKind.ROLLOUT) -> Take:
+        take = plain_take("a", kind, Outcome.FAILURE)
+        frames = replace(take.frames, t_s=np.linspace(0.0, duration_s, len(take.frames)))
+        return replace(take, frames=frames)
+
+    assert attempt_s([lasting(3.0), lasting(9.98)], "so101") == 10.0
+    assert attempt_s([lasting(3.0), lasting(20.0, TakeKind.DEMONSTRATION)], "so101") == MAX_S
+    assert attempt_s([lasting(300.0)], "so101") == LONGEST_S
