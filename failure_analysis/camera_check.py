@@ -348,22 +348,25 @@ class KnownCamera:
             numbers[key] = _flicker(samples.steps[:, column]) - float(np.median(of_others))
         # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
         base, mask, edges, counts = self._still(tuple(others))
-        move, everywhere = None, np.ones_like(edges)
+        move, everywhere, where = None, np.ones_like(edges), counts
         if counts.mean() >= LEAST_STILL:
             move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
         lies = _texture(look.even, base, mask)
         if np.isfinite(lies).sum() > 10 and np.nanmedian(lies) > MOSTLY:
             # Most cells lie where they lay: something new in others mustn't drag the rest along.
             agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
-            still = register(_spread(edges), _spread(look.edges), everywhere, counts & agrees, 0.0)
+            where = counts & agrees
+            still = register(_spread(edges), _spread(look.edges), everywhere, where, 0.0)
             move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
-            lens = refine(_spread(edges), _spread(look.edges), everywhere, counts, np.array(start))
+            lens = refine(_spread(edges), _spread(look.edges), everywhere, where, np.array(start))
+            if lens.match < move.match:  # nothing lies better through another lens
+                lens = move
             numbers |= {
                 "match": move.match,
-                "bend": 100.0 * lens.bend if lens.match >= ALIKE else np.nan,
+                "bend": 100.0 * lens.bend,
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
                 "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
                 "turn": float(np.degrees(move.turn_rad)),
