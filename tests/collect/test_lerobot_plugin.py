@@ -18,6 +18,7 @@ from lerobot.scripts.lerobot_teleoperate import TeleoperateConfig, teleoperate
 from lerobot.teleoperators import TeleoperatorConfig, make_teleoperator_from_config
 from lerobot.utils.import_utils import register_third_party_plugins
 
+from gaploop.collect import lerobot_plugin
 from gaploop.collect.lerobot_types import named_registries, registries
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import TELEMETRY, read_end, read_header, read_stream, take_folders
@@ -67,6 +68,13 @@ def arm(tmp_path: Path) -> Iterator[Callable[..., tuple[EmulatedBus, Any]]]:
             return bus, known.get_choice_class(kind)(**given)
 
         yield make
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LeRobot's loop lives on the machine's clock: beside busy programs a leader was stale."""
+    monkeypatch.setattr(lerobot_plugin, "STALE_S", 60.0)
+    monkeypatch.setattr(lerobot_plugin, "STALE_CAMERA_S", 60.0)
 
 
 def limp(bus: EmulatedBus) -> bool:
