@@ -46,7 +46,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
-from gaploop.sim.roles import Survey, find_model
+from gaploop.sim.roles import Survey, find_model, takes_targets
 from gaploop.sim.world import GymWorld, WorldSpec
 
 MOST_TAKES: Final = 4
@@ -208,7 +208,7 @@ def fit_world(
     parameters += [p for tried in found for p in _parameters(tried, fitter)]
     unlike = before if parameters else nominal
     shares = {"states": 0} | ({"pictures": 1} if any(s.shown for s in fitter.starts) else {})
-    fit = {
+    fit: dict[str, Any] = {
         "takes": len(fitter.starts),
         "open_loop_error_before": {k: float(nominal[:, c].mean()) for k, c in shares.items()},
         "open_loop_error_after": {k: float(unlike[:, c].mean()) for k, c in shares.items()},
@@ -217,6 +217,8 @@ def fit_world(
         "not_possible": fitter.missing,
         "abstained": why,
     }
+    with contextlib.closing(env.make()) as made:
+        fit["takes_targets"] = takes_targets(made, roles)  # else nobody can drive slower there
     world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
     if isinstance(env, SceneEnvConfig) and env.scene:
         world = {"scene": str(env.scene.resolve())}

@@ -481,10 +481,11 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     recalibrated or compensated: what does that is made for the cell's camera and rollouts.
     """
     recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
-    differs = about.twin.mechanisms if about.twin is not None else ()
+    differs, fit = (about.twin.mechanisms, about.twin.fit) if about.twin is not None else ((), {})
     here = [m for m in differs if m.startswith(f"{dimension.value}.")]
     possible = ["compensate"] if here == [DELAY] and not about.world else []
-    if any(m in SLUGGISH for m in here):
+    # A simulation whose actions pull has no targets that could be passed more slowly.
+    if any(m in SLUGGISH for m in here) and fit.get("takes_targets", True):
         possible.append("drive_slower")
     geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
     if not about.world and (geometry or any(m in LIGHT for m in here)):

@@ -485,6 +485,9 @@ def test_a_script_is_not_trained(tmp_path: Path) -> None:
     theirs = replace(twin("actuator_response.slow.speed_limit_rad_s"), world={"scene": "s.yaml"})
     known = PlanContext(tmp_path, "my_lab:act", theirs, tmp_path / "t.yaml")
     assert [o.remedy for o in offers(D.ACTUATOR_RESPONSE, known, False)] == ["drive_slower"]
+    # At Lift, whose actions pull, it advised what `evaluate --speed_scale` refuses.
+    pulls = replace(theirs, fit={"takes_targets": False})
+    assert not offers(D.ACTUATOR_RESPONSE, replace(known, twin=pulls), False)
     # In metaworld, for its own script, a plan asked for 50 demonstrations.
     pulled = replace(twin("actuator_response.latency.latency_s"), world={"gym": "g:Follow-v0"})
     plan = planned({D.ACTUATOR_RESPONSE.value: 0.9}, replace(known, twin=pulled)).plan

@@ -123,6 +123,7 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(
         hasty = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
         assert hasty.mechanisms == ()
         assert "not all gaps were tried" in hasty.fit["abstained"]
+    assert twin.fit["takes_targets"] is True
     assert set(twin.fit["open_loop_error_after"]) == {"states"}  # no pictures, no error of them
     path = tmp_path / "twin.yaml"
     save_twin(twin, path)
