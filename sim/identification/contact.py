@@ -374,13 +374,18 @@ def simulate(
     about = around_twin(twin)
     about = replace(about, ranges=tuple(r for r in about.ranges if r.mechanism in known))
 
+    # Where nothing is drawn around the drives, all draws share the probe without an object.
+    empty = None
+    if not about.ranges:
+        empty = replay(probe[1], arm, True, known, np.random.default_rng([seed, 40]))
+
     def felt_in(k: int) -> tuple[FloatArray, FloatArray]:
         rng = np.random.default_rng([seed, k, 40])
         contact = drawn(rng)
         drives = over(known, draw(about, [seed, k]))
-        empty = replay(probe[1], arm, True, drives, rng)
+        bare = replay(probe[1], arm, True, drives, rng) if empty is None else empty
         full = replay(probe[0], arm, False, over(drives, contact), rng)
-        return scaled(contact), summary(full, empty, arm)
+        return scaled(contact), summary(full, bare, arm)
 
     contacts, summaries = list[FloatArray](), list[FloatArray]()
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # physics leaves other threads their turn
