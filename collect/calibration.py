@@ -373,7 +373,8 @@ def _screen(wanted: int, folder: Path) -> Iterator[Show]:
 
     def line(advice: Advice) -> str:
         asks = f"; next: {advice.missing[0]}" if advice.missing else ""
-        return f"{advice.taken} of {wanted} pictures, {advice.state.value}{asks}"
+        of_wanted = f" of {wanted}" if advice.taken < wanted else ""
+        return f"{advice.taken}{of_wanted} pictures, {advice.state.value}{asks}"
 
     if not sys.stderr.isatty():
         said_s, taken = -LINE_S, -1

@@ -55,6 +55,8 @@ HARDEST: Final = 0.1
 """Share of a picture's places at which a cover that is denied would not have shown."""
 COVER_STOPS: Final = 1.0
 """What covers a part of a picture makes it so much darker or lighter, at least."""
+NEARLY: Final = 0.75
+"""Share of what chance reaches from which on a cover isn't denied."""
 NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
@@ -73,6 +75,9 @@ MOSTLY: Final = 0.6
 """The same of the middle one of all cells from which on the camera stands about where it stood."""
 ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
+LENS: Final = 0.1
+"""Share of what still differs there that another lens must take away: other light takes away a
+little, too."""
 
 
 type Still = tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]
@@ -362,11 +367,10 @@ class KnownCamera:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
             lens = refine(_spread(edges), _spread(look.edges), everywhere, where, np.array(start))
-            if lens.match < move.match:  # nothing lies better through another lens
-                lens = move
             numbers |= {
                 "match": move.match,
                 "bend": 100.0 * lens.bend,
+                "through_lens": (lens.match - move.match) / (1.0 - move.match + 1e-6),
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
                 "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
                 "turn": float(np.degrees(move.turn_rad)),
@@ -491,7 +495,8 @@ class KnownCamera:
                 if why and told[q].answer is YesNo.YES:
                     told[q] = replace(told[q], answer=YesNo.UNKNOWN, why=why)
 
-        if told["cover"].answer is YesNo.NO and not self._would_show(maps, share):
+        nearly = told["cover"].value > NEARLY * told["cover"].reach
+        if told["cover"].answer is YesNo.NO and (nearly or not self._would_show(maps, share)):
             why = "a small one would not stand out from how the episodes to compare with differ"
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
         clipped = _clipped(samples) > self.most_clipped + MORE_CLIPPED
@@ -524,6 +529,11 @@ class KnownCamera:
             told["exposure"] = replace(told["exposure"], why=why)
         if told["cover"].answer is YesNo.YES:
             told["cover"] = replace(told["cover"], where=where)
+        bend = self.units.get("bend")
+        bent = bend and abs(numbers.get("bend", bend.middle) - bend.middle) > bend.reach(share)
+        if bent and told["crop"].answer is YesNo.NO:
+            why = "hardly anything lies better through another lens, and not as it was either"
+            told["crop"] = replace(told["crop"], answer=YesNo.UNKNOWN, why=why)
         return [*answers, *told.values()]
 
     def _answer(
@@ -539,6 +549,8 @@ class KnownCamera:
                     else "it varies too much between the episodes to compare with"
                 )  # fmt: skip
                 continue
+            if key == "bend" and numbers["through_lens"] < LENS:
+                value = unit.middle
             scale = LIGHT_STOPS if question.unit == "stops" else 1.0
             away, reach = scale * (value - unit.middle), scale * unit.reach(share)
             found.append((abs(away) / reach, key, away, reach))

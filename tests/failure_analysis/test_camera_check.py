@@ -25,7 +25,7 @@ from gaploop.failure_analysis.camera_check import (
     check_takes,
 )
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.views.pictures import CameraSamples, sample
+from gaploop.failure_analysis.views.pictures import CameraSamples, TakeLook, sample
 
 N = 24
 type Change = Callable[[Image], Image]
@@ -244,6 +244,18 @@ def test_another_lens_is_named_where_corners_show_it_and_else_not_denied(
     *known, judged = [{"top": s} for t in [*takes, bent] if (s := sample(t, "top")) is not None]
     (crop,) = (a for a in CameraCheck(known).judge(judged) if a.question == "crop")
     assert crop.answer is not YesNo.NO
+
+
+@pytest.mark.parametrize(("through_lens", "answer"), [(0.05, YesNo.UNKNOWN), (0.3, YesNo.YES)])
+def test_a_lens_is_named_only_where_pictures_lie_clearly_better_through_it(
+    check: CameraCheck, monkeypatch: pytest.MonkeyPatch, through_lens: float, answer: YesNo
+) -> None:
+    """At a desk under other lamps 10 of 504 pictures "showed another cut": shadows pull edges."""
+    camera, shown = check.cameras["top"], looked(30)["top"]
+    numbers, maps = camera.compared(shown, TakeLook.of(shown))
+    numbers |= {"bend": -6.0, "through_lens": through_lens}
+    monkeypatch.setattr(camera, "compared", lambda *_: (numbers, maps))
+    assert {a.answer for a in camera.judge(shown) if a.question == "crop"} == {answer}
 
 
 def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraCheck) -> None:
