@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ArmModel
 from gaploop.core.schema import check_keys, number
 from gaploop.core.vocabulary import SEEN
 from gaploop.sim.camera import LayeredCamera
@@ -243,6 +244,40 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Return joint goals [rad, m] as an action [°, m]; shapes (n_joints,)."""
         return np.asarray(q / self._units, dtype=np.float32)
 
+    def arm_model(self) -> ArmModel:
+        """Return the arm alone, for who leads its tool; UnusableInputError without a tool.
+
+        Its base frame is the arm's own: of one that the file attaches where it is attached, else
+        the frame of its first body, which has to stand upright.
+        """
+        scene, where = self.scene, f"Scene {self.scene.path}"
+        require_tool(self.model, scene.tool.site, where)
+        first = self.driven_joints[0]
+        arm = compile_scene(scene, first)
+        base = arm.body(int(arm.body_rootid[arm.jnt_bodyid[arm.joint(first).id]]))
+        at_m, turn = np.array(scene.arm_at_m, dtype=float), np.radians(scene.arm_turn_deg)
+        if scene.arm is None:
+            rotation = np.zeros(9)
+            mujoco.mju_quat2Mat(rotation, base.quat)
+            at_m, upright = base.pos.copy(), rotation[8] > np.cos(np.radians(10.0))
+            turn = float(np.arctan2(rotation[3], rotation[0])) if upright else 0.0
+        back = np.array([np.cos(turn / 2), 0.0, 0.0, -np.sin(turn / 2)])
+        moved, place, turned = np.zeros(3), base.pos - at_m, base.quat.copy()
+        mujoco.mju_rotVecQuat(moved, place, back)
+        mujoco.mju_mulQuat(base.quat, back, turned)
+        base.pos[:] = moved
+        hand = scene.gripper.get("joint")
+        limits = dict(zip(self.joint_names, self.limits, strict=True))
+        known = {"closed", "open"} <= set(scene.gripper)
+        return ArmModel(
+            scene.path.stem,
+            arm,
+            tool=scene.tool.site,
+            joints=limits,
+            grip=self.joint_names.index(hand) if hand else None,
+            grip_rad=(scene.gripper["closed"], scene.gripper["open"]) if known else None,
+        )
+
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         """Return camera to its picture, RGB, shape (height, width, 3)."""
         found = {}
@@ -274,6 +309,16 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         return seen
 
 
+def require_tool(model: mujoco.MjModel, site: str, where: str) -> None:
+    """Refuse a tool that the model hasn't got; UnusableInputError."""
+    sites = [model.site(s).name for s in range(model.nsite)]
+    if not any(sites):
+        raise UnusableInputError(
+            f"{where}: the model has no sites. Give tool: {{body: NAME, at_m: [x, y, z]}}."
+        )
+    require_known("site", [site], sites, f"{where}: tool")
+
+
 WAYPOINT_KEYS: Final = ("to", "offset_m", "gripper", "speed_m_s", "pause_s", "jaw_deg", "follows")
 SPEED_M_S: Final = 0.2
 MOVED_M, MOVED_RAD = 2e-4, 2e-3
@@ -298,13 +343,7 @@ class Demonstrator:
         scene, where = world.asked, f"Scene {world.scene.path}, demonstrator"
         if not scene.demonstrator:
             raise UnusableInputError(f"{where}: it has no waypoints. Add a list of them.")
-        sites = [world.model.site(s).name for s in range(world.model.nsite)]
-        if scene.tool.site not in sites:
-            if not any(sites):
-                raise UnusableInputError(
-                    f"{where}: the model has no sites. Give tool: {{body: NAME, at_m: [x, y, z]}}."
-                )
-            require_known("site", [scene.tool.site], sites, f"{where}: tool")
+        require_tool(world.model, scene.tool.site, where)
         check_keys(scene.gripper, ("joint", "open", "closed"), f"{where}: gripper")
         self._world, self._where, self._points = world, where, scene.demonstrator
         self._hand = scene.gripper.get("joint")
