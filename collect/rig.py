@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -417,12 +418,15 @@ class WaypointLeader:
 
     def reset(self) -> None:
         """Begin at the first waypoint."""
-        self._driver = Demonstrator(self._scene)
+        self._driver, self._due_s = Demonstrator(self._scene), -math.inf
 
     def read(self, t_s: float) -> LeaderSample:
-        """Return what is asked for at loop time `t_s` [s]."""
-        goal = self._arm.from_units(np.asarray(self._driver(None), dtype=np.float64))
-        return LeaderSample(t_s, goal)
+        """Return what is asked for at loop time `t_s` [s]: something new in each of its frames."""
+        period_s = self._scene.period_s
+        if t_s + period_s / 2.0 >= self._due_s:
+            self._goal = self._arm.from_units(np.asarray(self._driver(None), dtype=np.float64))
+            self._due_s = max(self._due_s, t_s - period_s) + period_s
+        return LeaderSample(t_s, self._goal)
 
     def done(self) -> bool:
         """Say whether the last waypoint has been reached."""
