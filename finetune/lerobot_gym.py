@@ -165,9 +165,9 @@ def evaluate_gym(
                     if log:
                         log.add(done)
                     if demonstrations is not None:
-                        scene = {"seed": seeds[0], "gap_seed": spec.gap_seed}
-                        scene |= {"source": driver.source} if driver.source else {}
-                        demonstrations.add(vector.envs[0], scene, success=done[0].success)
+                        told: dict[str, Any] = {"source": driver.source} if driver.source else {}
+                        told |= {"seed": seeds[0], "gap_seed": spec.gap_seed}
+                        demonstrations.add(vector.envs[0], told, success=done[0].success)
                     on_rollouts(done)
     for (factor, why), left in left_out.items():
         logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)
@@ -318,7 +318,8 @@ class GymDriver:
     def _attempt(self, env: Any, seed: int) -> tuple[bool, int, str]:
         """Return success, steps and why it ended of a script's attempt at one scene."""
         observation, _ = env.reset(seed=seed)
-        script = driver = self.script
+        script: Any = self.script
+        driver: Any = script
         if script is Demonstrator or isinstance(script, Replays):
             if not isinstance(env.unwrapped, SceneWorld):
                 raise UnusableInputError("Only a scene file is demonstrated: name a script.")

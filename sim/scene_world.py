@@ -439,6 +439,8 @@ class Demonstrator:
 
 AT_IT_M: Final = 0.12
 """A gripper that opens or closes no further than this from a thing does so at it."""
+TOUCHED_M: Final = 0.005
+"""What has moved so far was touched."""
 CARRIED_M: Final = 0.02
 """What moves further than this, and less in the hand, is carried."""
 FAST_RAD_S: Final = 2.0
@@ -451,7 +453,7 @@ HELD_S: Final = 0.3
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a demonstration, up to where the gripper opens or closes at something.
+    """A stretch of a demonstration, up to where the gripper moves, or something is moved.
 
     Attributes:
         start, end: its frames.
@@ -534,17 +536,22 @@ def show(world: SceneWorld, uid: str, seed: int, goals: NDArray[np.float64]) -> 
         held = held + 1 if world.success() else 0
         won = won or held * world.period_s >= HELD_S
     at_m = np.array([[at for at, _ in row] for row in places]).reshape(len(places), -1, 3)
-    parts, edges = list[Part](), [0, *_moments(world, goals)]
-    for start, end in pairwise([*edges, len(goals)]):
-        away_m = np.linalg.norm(at_m - np.array(tips)[:, None], axis=2)
+    away_m = np.linalg.norm(at_m - np.array(tips)[:, None], axis=2)
+    gone = (np.linalg.norm(at_m - at_m[0], axis=2) > TOUCHED_M)[: len(goals)]
+    touched = [int(gone[:, k].argmax()) for k in np.flatnonzero(gone.any(axis=0))]
+    parts, edges = list[Part](), {0, len(goals), *_moments(world, goals), *touched}
+    for start, end in pairwise(sorted(edges)):
         moved_m = np.linalg.norm(at_m[end] - at_m[start], axis=1)
         carried = (moved_m > CARRIED_M) & (np.abs(away_m[end] - away_m[start]) < CARRIED_M)
         near_m = away_m[start : end + 1].min(axis=0) if end == len(goals) else away_m[end]
         near_m = np.where(carried, np.inf, near_m)
-        known = near_m.size > 0 and near_m.min() < AT_IT_M
-        thing = int(near_m.argmin()) if known else None
-        parts.append(Part(start, end, thing, *(places[start][thing] if known else ())))
-    return Shown(uid, goals, *map(np.array, zip(*tools, strict=True)), parts, won)
+        if near_m.size and near_m.min() < AT_IT_M:
+            thing = int(near_m.argmin())
+            parts.append(Part(start, end, thing, *places[start][thing]))
+        else:
+            parts.append(Part(start, end))
+    tool_m, turns = (np.array(part) for part in zip(*tools, strict=True))
+    return Shown(uid, goals, tool_m, turns, parts, won)
 
 
 def _moments(world: SceneWorld, goals: NDArray[np.float64]) -> list[int]:
