@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.view import Loop
-from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
+from gaploop.collect.rig import LedArm, Rig, SimulatedRig, scripted_leader
 from gaploop.collect.take import LOOK_S, STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import SWITCH_INTERVAL_S, Clock, Realtime
 from gaploop.core.errors import DeviceError, LostError, TrippedError
@@ -28,7 +28,7 @@ from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyRea
 from gaploop.core.protocols import CountedCamera, Follower, Leader, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim.cell import CellFollower, PacedCellClock
+from gaploop.sim.cell import PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.descent import without_torque
@@ -538,22 +538,22 @@ def _ms(seconds: float) -> str:
 
 
 class CellDevices(SessionDevices):
-    """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
+    """The embedded cell or a scene file in real time. Takes drive it: a rig for each set-up.
 
-    `leader_of` connects who leads by hand, or raises; the cell's expert does where it is None.
+    `leader_of` connects who leads by hand, or raises; the rig's script does where it is None.
     """
 
     def __init__(
         self,
-        make: Callable[[Mapping[str, object]], EmbeddedRig],
+        make: Callable[[Mapping[str, object]], SimulatedRig],
         *,
         shared: SharedDriver | None = None,
         leader_of: Callable[[Follower, Station, Clock], Leader] | None = None,
     ) -> None:
         self._make, self._shared = make, shared
-        self._rig: EmbeddedRig | None = None
+        self._rig: Rig | None = None
         self._person: Leader | None = None
-        self._arm: CellFollower | None = None
+        self._arm: LedArm | None = None
         self._clock: PacedCellClock | None = None
         with ExitStack() as cleanup:
             cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
@@ -563,8 +563,8 @@ class CellDevices(SessionDevices):
                 cleanup.callback(first.close)
                 # They outlive cells with the leader: one that dated its answers by the first
                 # cell's clock, which stands still, was taken for one that no longer answers.
-                self._arm, self._clock = CellFollower(first.cell), PacedCellClock(first.cell)
-                self._person = leader_of(self._arm, first.station, self._clock)
+                self._arm, self._clock = LedArm(first.follower), PacedCellClock(first.cell)
+                self._person = leader_of(cast(Follower, self._arm), first.station, self._clock)
                 if callable(close := getattr(self._person, "close", None)):
                     cleanup.callback(close)
                 self.window = self._person if hasattr(self._person, "host") else None
@@ -576,7 +576,7 @@ class CellDevices(SessionDevices):
         clock = self._clock or PacedCellClock(rig.cell)
         clock.enter(rig.cell)
         if self._arm is not None:
-            self._arm.enter(rig.cell)
+            self._arm.enter(rig.follower)
 
         def reset(seed: int) -> None:
             rig.reset(seed)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gaploop.collect.lerobot_types import (
     BROWSER,
@@ -25,15 +25,22 @@ from gaploop.collect.lerobot_types import (
     TOOL,
     kind,
 )
-from gaploop.collect.rig import EmbeddedRig, Rig, arm_rig, embedded_rig, world_rig
+from gaploop.collect.rig import (
+    EmbeddedRig,
+    LedArm,
+    Rig,
+    SimulatedRig,
+    arm_rig,
+    embedded_rig,
+    world_rig,
+)
 from gaploop.collect.rollout import RolloutDriver
 from gaploop.core.clock import Clock, PacedClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import Station
-from gaploop.sim.cell import CellFollower, PacedCellClock, SimCell
-from gaploop.sim.expert import scripted
+from gaploop.sim.cell import PacedCellClock
 from gaploop.sim.randomise import cell_arguments
 from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
 from gaploop.teleop.calibration.store import calibration_path, load_calibration
@@ -121,10 +128,10 @@ class ArmConnection(contextlib.ExitStack):
         config, station, robot = self._config, self._station, self._config.robot
         more: dict[str, Any] = {}
         with contextlib.ExitStack() as undo:
-            cell = cell_of(robot) if robot.type == EMBEDDED else None
-            follower, clock = follower_of(robot, station, cell, self._identities)
+            made = simulated(robot, looks=False) if robot.type == EMBEDDED else None
+            follower, clock = follower_of(robot, station, made, self._identities)
             undo.callback(disconnect, follower)
-            leader = self._leader(follower, clock, cell) if self._leads else None
+            leader = self._leader(follower, clock, made) if self._leads else None
             undo.callback(disconnect, leader)
             if self._records:
                 cameras = more["cameras"] = cameras_of(robot, clock, station, self._identities)
@@ -135,20 +142,22 @@ class ArmConnection(contextlib.ExitStack):
                 undo.callback(disconnect, *sensors)
                 if self._driver is not None:
                     more["tracker"] = self._driver.tracker(cameras, station)
-                if cell is None:
+                if made is None:
                     more["calibration"] = calibration_of(config.station, follower)
             rig = arm_rig(follower, clock, station, self._rates, **more)
             undo.pop_all()
         return rig, leader
 
-    def _leader(self, follower: Follower, clock: Clock, cell: SimCell | None) -> Leader:
+    def _leader(self, follower: Follower, clock: Clock, made: SimulatedRig | None) -> Leader:
         config = self._config
         if self._panel is not None:
             self._panel.lead(lambda: follower.read().position_rad)
             return self._panel  # type: ignore[no-any-return]
         expert: Leader | None = None
-        if cell is not None:
-            expert = scripted(cell, config.robot.seed)
+        if made is not None:
+            follower = cast(Follower, LedArm(follower))
+            if kind(config.teleop) == EXPERT:
+                expert = made.scripted_leader(config.robot.seed)
         leader = leader_of(
             config, follower, self._station, clock, expert=expert, identities=self._identities
         )
@@ -164,21 +173,21 @@ class ArmConnection(contextlib.ExitStack):
 def follower_of(
     robot: Any,
     station: Station,
-    cell: SimCell | None = None,
+    made: SimulatedRig | None = None,
     identities: Identities | None = None,
 ) -> tuple[Follower, Clock]:
     """Connect a robot without anybody who leads it; the clock is the time it lives on.
 
     Args:
-        cell: the embedded cell, in real time, where the robot is that and it was made already.
+        made: what is simulated, in real time, where the robot is that and it was made already.
 
     Raises:
         DeviceError: it doesn't answer, or isn't what it should be.
         UnusableInputError: options or calibration that can't be used.
     """
     if robot.type == EMBEDDED:
-        cell = cell or cell_of(robot)
-        return CellFollower(cell), PacedCellClock(cell)
+        made = made or simulated(robot)
+        return made.follower, PacedCellClock(made.cell)
     clock = PacedClock()
     return make_follower(robot, station, clock, identities), clock
 
@@ -247,8 +256,12 @@ def simulated_rig(
     fps: float | None,
     conditions: Mapping[str, object],
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Rig:
-    """Build the scene file, or else the embedded cell, that `--robot.*` describe."""
+    looks: bool = True,
+) -> SimulatedRig:
+    """Build the scene file, or else the embedded cell, that `--robot.*` describe.
+
+    Nobody looks at pictures of the scene unless it `looks`.
+    """
     if robot.scene is None:
         return cell_rig(robot, fps, conditions, sensors)
     return world_rig(
@@ -257,14 +270,15 @@ def simulated_rig(
         gap_seed=robot.gap_seed,
         conditions={**robot.conditions, **conditions},
         fps=fps,
+        looks=looks,
     )
 
 
-def cell_of(robot: Any) -> SimCell:
-    """Return the embedded cell that `--robot.*` describes, with its scene set up."""
-    cell = SimCell(**robot_arguments(robot), conditions=robot.conditions)
-    cell.reset(robot.seed)
-    return cell
+def simulated(robot: Any, *, looks: bool = True) -> SimulatedRig:
+    """Return `simulated_rig`, set up."""
+    rig = simulated_rig(robot, None, {}, looks=looks)
+    rig.reset(robot.seed)
+    return rig
 
 
 def cameras_of(
@@ -374,6 +388,8 @@ def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     Raises:
         UnusableInputError: there is none, or it has other joints; `whose` needs it.
     """
+    if (own := getattr(follower, "arm_model", None)) is not None:  # a scene file's
+        return cast(ArmModel, own())
     name = station.robot_model or model_of(follower.robot_type)
     joints = ", ".join(follower.joint_names)
     if not name:

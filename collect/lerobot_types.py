@@ -23,7 +23,7 @@ from typing import Any, Final
 import draccus
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.core.station import SIM_STATION, Station, load_station, scene_station
 from gaploop.core.vocabulary import Domain
 
 log = logging.getLogger(__name__)
@@ -194,6 +194,8 @@ def station_for(robot: Any, path: Path | None) -> Station:
         UnusableInputError: what is wrong in the file.
     """
     known = SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+    if getattr(robot, "scene", None) is not None:
+        known = scene_station(robot.scene)
     station = known if path is None else load_station(path)
     if station.domain is Domain.REAL and _is_emulated(robot):
         return replace(station, domain=Domain.SIM_TARGET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gaploop.core.clock import Clock, ManualClock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
+from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import (
     DEPTH_CODEC,
     CameraFrame,
@@ -33,7 +35,7 @@ from gaploop.core.protocols import (
     SceneTracker,
     SensorSource,
 )
-from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.station import SIM_STATION, Station, scene_station
 from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome
@@ -336,10 +338,13 @@ class WorldArm:
         self.now_s, self._goal = 0.0, self._scene.home
 
     def advance(self, duration_s: float) -> None:
-        """Let frames pass [s]."""
-        for _ in range(round(duration_s / self._scene.period_s)):
-            self.seen, *_ = self._world.step(self._scene.action_of(self._goal))
-            self.now_s += self._scene.period_s
+        """Let frames pass [s]; of several, only the last is looked at."""
+        scene, frames = self._scene, round(duration_s / self._scene.period_s)
+        looks = scene.draws
+        for left in reversed(range(frames)):
+            scene.draws = looks and left == 0
+            self.seen, *_ = self._world.step(scene.action_of(self._goal))
+            self.now_s += scene.period_s
 
     def read(self) -> FollowerState:
         """Return what the servos report: angles, and the share of their force."""
@@ -374,6 +379,20 @@ class WorldArm:
         """Convert joints [°, m] to [rad, m]."""
         return self._scene.joints_of(values)
 
+    def from_leader(self, values: FloatArray) -> FloatArray:
+        """Convert what LeRobot's leaders give: degrees, of a gripper percent of its way."""
+        q, scene = self.from_units(values), self._scene.scene
+        if (hand := scene.gripper.get("joint")) is not None:
+            k = self.joint_names.index(hand)
+            low, high = self.joint_limits_rad[k]
+            closed, opened = scene.gripper.get("closed", low), scene.gripper.get("open", high)
+            q[k] = closed + (opened - closed) * values[k] / 100.0
+        return q
+
+    def arm_model(self) -> ArmModel:
+        """Return the arm alone, for who leads its tool; UnusableInputError without a tool."""
+        return self._scene.arm_model()
+
     def close(self) -> None:
         """Free the renderers."""
         self._world.close()
@@ -399,16 +418,44 @@ class WaypointLeader:
 
     def reset(self) -> None:
         """Begin at the first waypoint."""
-        self._driver = Demonstrator(self._scene)
+        self._driver, self._due_s = Demonstrator(self._scene), -math.inf
 
     def read(self, t_s: float) -> LeaderSample:
-        """Return what is asked for at loop time `t_s` [s]."""
-        goal = self._arm.from_units(np.asarray(self._driver(None), dtype=np.float64))
-        return LeaderSample(t_s, goal)
+        """Return what is asked for at loop time `t_s` [s]: something new in each of its frames."""
+        period_s = self._scene.period_s
+        if t_s + period_s / 2.0 >= self._due_s:
+            self._goal = self._arm.from_units(np.asarray(self._driver(None), dtype=np.float64))
+            self._due_s = max(self._due_s, t_s - period_s) + period_s
+        return LeaderSample(t_s, self._goal)
 
     def done(self) -> bool:
         """Say whether the last waypoint has been reached."""
         return self._driver.done
+
+
+class LedArm:
+    """A simulated arm as its leader knows it, for leaders that outlive a rig. A `Follower`.
+
+    It has the attributes of the arm that is led now, but for what LeRobot's units mean.
+    """
+
+    def __init__(self, arm: Follower) -> None:
+        self.enter(arm)
+
+    def enter(self, arm: Follower) -> None:
+        """Be another arm of the same kind."""
+        self._arm = arm
+        self.from_units: Callable[[FloatArray], FloatArray] = getattr(
+            arm, "from_leader", arm.from_units
+        )
+
+    def from_ranges(self, values: FloatArray) -> FloatArray:
+        """Convert what is -100 at one end of each joint's range and 100 at the other [rad, m]."""
+        low, high = np.asarray(self._arm.joint_limits_rad).T
+        return np.asarray(low + (np.asarray(values) + 100.0) / 200.0 * (high - low))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arm, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,6 +471,9 @@ class WorldRig(Rig):
         return WaypointLeader(self.scene, self.cell)
 
 
+type SimulatedRig = EmbeddedRig | WorldRig
+
+
 def world_rig(
     path: Path,
     *,
@@ -431,27 +481,35 @@ def world_rig(
     gap_seed: int = 0,
     conditions: Mapping[str, Any],
     fps: float | None = None,
+    looks: bool = True,
 ) -> WorldRig:
-    """Build a scene file as a rig, on simulated, unthrottled time.
+    """Build a scene file as a rig, on simulated, unthrottled time; without cameras unless it looks.
 
     Raises:
         UnusableInputError: the file doesn't fit its model, or gaps that the scene can't have.
     """
-    scene = load_scene(path)
+    scene, last_seed = load_scene(path), 0
     scene = scene if fps is None else replace(scene, fps=fps)
     spec = WorldSpec(gaps, gap_seed, conditions)
     as_it_is = replace(spec, conditions={k: v for k, v in conditions.items() if k not in LOOKS})
     world = GymWorld(lambda: SceneWorld(scene), spec)
     inner = cast(SceneWorld, world.unwrapped)
+    inner.draws = looks
     arm = WorldArm(world, inner)
     arm.reset(0)
-    station = replace(SIM_STATION, name=path.stem, workspace=None)
+    station = scene_station(path)
     rates = Rates(scene.fps, scene.fps)
     safety = make_safety(station, arm, rates.period_s)
 
     def reset(seed: int) -> None:
+        nonlocal last_seed
+        last_seed = seed
         arm.reset(seed)
         safety.clear()  # setting up the scene anew is the operator's word
+
+    def truth() -> dict[str, Any]:
+        injected = [asdict(gap) for gap in world.injected]
+        return {"seed": last_seed, "gap_seed": gap_seed, "injected": injected}
 
     partner = inner.partner
 
@@ -465,9 +523,9 @@ def world_rig(
     person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}
     return WorldRig(
         follower=arm,
-        cameras=tuple(WorldCamera(camera.name, arm) for camera in scene.cameras),
+        cameras=tuple(WorldCamera(c.name, arm) for c in scene.cameras if looks),
         tracker=None,
-        clock=CellClock(cast(SimCell, arm)),
+        clock=CellClock(arm),
         safety=safety,
         control_hz=rates.control_hz,
         fps=rates.fps,
@@ -475,7 +533,7 @@ def world_rig(
         station=station,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if inner.success() else Outcome.FAILURE,
-        truth=lambda: {"gap_seed": gap_seed, "injected": [asdict(gap) for gap in world.injected]},
+        truth=truth,
         close=arm.close,
         drawn=drawn,
         conditions={**person, **_told(conditions)},

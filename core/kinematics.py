@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,19 +31,38 @@ TOOL_SITES: Final = ("gripperframe", "tcp")
 class ArmModel:
     """One arm's joints and forward kinematics. Safe to use from several threads.
 
-    Use `ArmModel.load`.
+    Use `ArmModel.load`, or `SceneWorld.arm_model`.
+
+    Args:
+        model: of the arm alone, in its base frame; slides are in m where hinges are in rad.
+        tool: the site at the tool centre; "" for `TOOL_SITES`, or the only one there is.
+        joints: with their limits, shape (n_joints, 2); what isn't a joint of the model, such as a
+            gripper that a tendon pulls, moves nothing. None for all of the model's, hinges with
+            ranges.
+        grip: which of them is the gripper; None where there is none.
+        grip_rad: where that is closed and open, of `joints`; lowest and highest unless given.
     """
 
-    def __init__(self, name: str, mjcf: Path, points: tuple[GuardedPoint, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        points: tuple[GuardedPoint, ...] = (),
+        *,
+        tool: str = "",
+        joints: Mapping[str, FloatArray] | None = None,
+        grip: int | None = -1,
+        grip_rad: tuple[float, float] | None = None,
+    ) -> None:
         import mujoco
 
-        self.name, self.mjcf, self.points = name, mjcf, points
-        self._model = model = kinematic_model(mjcf)
+        self.name, self.points = name, points
+        self._model = model
         sites = [model.site(i).name for i in range(model.nsite)]
-        named = [name for name in TOOL_SITES if name in sites]
+        named = [site for site in (tool, *TOOL_SITES) if site and site in sites]
         if not named and len(sites) != 1:
             raise UnusableInputError(
-                f"{mjcf} has no site named {' or '.join(TOOL_SITES)} to mark the tool centre "
+                f"{name} has no site named {' or '.join(TOOL_SITES)} to mark the tool centre "
                 f"(sites: {', '.join(sites) or 'none'}). Add one to the last body of the arm."
             )
         self._site = sites.index(named[0]) if named else 0
@@ -51,19 +71,31 @@ class ArmModel:
         for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
             geared[int(model.eq_obj1id[row])] = (int(model.eq_obj2id[row]), model.eq_data[row, :5])
         free = [j for j in range(model.njnt) if j not in geared]
-        hinges = int(mujoco.mjtJoint.mjJNT_HINGE)
-        for joint in free:
-            if model.jnt_type[joint] != hinges or not model.jnt_limited[joint]:
-                raise UnusableInputError(
-                    f"{mjcf}: joint {model.joint(joint).name!r} must be a hinge with a range."
-                )
-        self.joint_names: tuple[str, ...] = tuple(model.joint(j).name for j in free)
-        self.joint_limits_rad: FloatArray = model.jnt_range[free].copy()
+        known = [model.joint(j).name for j in free]
+        if joints is None:
+            hinges = int(mujoco.mjtJoint.mjJNT_HINGE)
+            for joint, called in zip(free, known, strict=True):
+                if model.jnt_type[joint] != hinges or not model.jnt_limited[joint]:
+                    raise UnusableInputError(
+                        f"{name}: joint {called!r} must be a hinge with a range."
+                    )
+            joints = dict(zip(known, model.jnt_range[free], strict=True))
+        self.joint_names: tuple[str, ...] = tuple(joints)
+        self.joint_limits_rad: FloatArray = np.array(list(joints.values()))
+        self.grip = None if grip is None else range(len(joints))[grip]
+        self.grip_rad = grip_rad
+        columns = [k for k, called in enumerate(joints) if called in known]
+        free = [free[known.index(self.joint_names[k])] for k in columns]
+        self._columns = np.array(columns, dtype=np.intp)
         self._addresses = np.array([model.jnt_qposadr[j] for j in free], dtype=np.intp)
         self.dofs = np.array([model.jnt_dofadr[j] for j in free], dtype=np.intp)
         self._joints = tuple(free)
+        moving = [k for k in columns if k != self.grip]
+        self.moving = np.array(moving, dtype=np.intp)
+        """Which of the joints move the tool: all but the gripper."""
+        self.moving_dofs = self.dofs[[columns.index(k) for k in moving]]
         self._geared = tuple(
-            (j, int(model.jnt_qposadr[j]), free.index(driver), tuple(float(c) for c in poly))
+            (j, int(model.jnt_qposadr[j]), columns[free.index(driver)], tuple(map(float, poly)))
             for j, (driver, poly) in geared.items()
             if driver in free
         )
@@ -87,7 +119,7 @@ class ArmModel:
         """
         spec = ARM_MODELS.get(str(name_or_path))
         if spec is not None:
-            return cls(str(name_or_path), spec.mjcf, spec.points)
+            return cls(str(name_or_path), kinematic_model(spec.mjcf), spec.points)
         path = Path(name_or_path)
         if path.suffix != ".xml":
             raise unknown_choice("arm model", name_or_path, [*ARM_MODELS, "PATH.xml"])
@@ -97,7 +129,7 @@ class ArmModel:
         bodies = (model.body(int(model.jnt_bodyid[j])) for j in range(model.njnt))
         return cls(
             path.stem,
-            path,
+            model,
             tuple(
                 GuardedPoint(model.joint(j).name, b.name) for j, b in enumerate(bodies) if b.name
             ),
@@ -128,7 +160,7 @@ class ArmModel:
         for joint, _, driver, (_, b, c, d, e) in self._geared:
             q = float(np.abs(self.joint_limits_rad[driver]).max())
             slope = abs(b) + q * (2.0 * abs(c) + q * (3.0 * abs(d) + q * 4.0 * abs(e)))
-            reach[driver] += slope * of_joint[joint]
+            reach[list(self._columns).index(driver)] += slope * of_joint[joint]
         return tuple(reach.tolist())
 
     def qpos(self, q_rad: FloatArray) -> FloatArray:
@@ -136,12 +168,16 @@ class ArmModel:
 
         It differs where joints are geared to others.
         """
-        qpos = np.zeros(self._model.nq)
+        qpos = self._model.qpos0.copy()
         self._fill(qpos, q_rad)
-        return qpos
+        return np.asarray(qpos)
+
+    def kinematics(self) -> Any:
+        """Return the model, to be changed by whoever asks."""
+        return copy.copy(self._model)
 
     def _fill(self, qpos: FloatArray, q_rad: FloatArray) -> None:
-        qpos[self._addresses] = q_rad
+        qpos[self._addresses] = np.asarray(q_rad)[self._columns]
         for _, address, driver, (a, b, c, d, e) in self._geared:
             q = float(q_rad[driver])
             qpos[address] = a + q * (b + q * (c + q * (d + q * e)))
@@ -227,13 +263,18 @@ def _compiled(mjcf: Path, _changed_ns: int) -> Any:
 
     try:
         spec = mujoco.MjSpec.from_file(str(mjcf))
-        for part in (*spec.sensors, *spec.pairs, *spec.excludes, *spec.geoms, *spec.meshes):
-            spec.delete(part)
-        for body in spec.bodies[1:]:
-            if not body.explicitinertial:  # a small part that had its mass from its geometry
-                body.mass, body.explicitinertial = _PART_KG, True
-                body.inertia = [1e-6] * 3
+        strip(spec)
         return spec.compile()
     except ValueError as error:
         first = str(error).strip().splitlines()[0]
         raise UnusableInputError(f"MuJoCo can't use the arm model {mjcf}: {first}") from error
+
+
+def strip(spec: Any) -> None:
+    """Take from a `mujoco.MjSpec` geometry and what refers to it."""
+    for part in (*spec.sensors, *spec.pairs, *spec.excludes, *spec.geoms, *spec.meshes):
+        spec.delete(part)
+    for body in spec.bodies[1:]:
+        if not body.explicitinertial:  # a small part that had its mass from its geometry
+            body.mass, body.explicitinertial = _PART_KG, True
+            body.inertia = [1e-6] * 3

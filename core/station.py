@@ -386,3 +386,8 @@ def load_station(path: Path) -> Station:
     return replace(
         station, where=where, robot_model=str(beside) if is_file else station.robot_model
     )
+
+
+def scene_station(path: Path) -> Station:
+    """Return the station of a scene file: as the embedded cell's, without its workspace."""
+    return replace(SIM_STATION, name=path.stem, workspace=None)

@@ -23,14 +23,18 @@ from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
 from lerobot.utils.constants import ACTION, OBS_IMAGES
+from numpy.typing import NDArray
 from peft import PeftModel
 
 from gaploop.collect.policy_leader import checked_speed
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent
 from gaploop.core.schema import named_function
+from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.labels import open_labelled
+from gaploop.datasets.lerobot_read import load_takes
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
@@ -41,7 +45,8 @@ from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import STATES, GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.scene_file import load_scene
+from gaploop.sim.scene_world import Demonstrator, Replayed, SceneWorld, Shown, show
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec
 
@@ -49,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 DEMONSTRATOR: Final = "demonstrator"
 """Names a scene file's own as a policy."""
+REPLAY: Final = "replay:"
+"""Before a folder of demonstrations that are carried over to other scenes of their file."""
 WORTHWHILE: Final = 4
 """Attempts for which another process isn't too much: it takes seconds to begin."""
 EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
@@ -158,7 +165,9 @@ def evaluate_gym(
                     if log:
                         log.add(done)
                     if demonstrations is not None:
-                        demonstrations.add(vector.envs[0], success=done[0].success)
+                        told: dict[str, Any] = {"source": driver.source} if driver.source else {}
+                        told |= {"seed": seeds[0], "gap_seed": spec.gap_seed}
+                        demonstrations.add(vector.envs[0], told, success=done[0].success)
                     on_rollouts(done)
     for (factor, why), left in left_out.items():
         logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)
@@ -255,6 +264,8 @@ class GymDriver:
     ) -> None:
         """Find it; UnusableInputError where there is none. `loading` is as of `load_policy`."""
         self._loading, self._speed_scale = loading or {}, speed_scale
+        self.source = ""
+        """Uid of the demonstration that the last attempt replayed, or ""."""
         self.script = script_of(str(policy))
         self._path = None if self.script else resolve(policy)
         self.id = policy_id(self._path) if self._path else str(policy)
@@ -292,7 +303,7 @@ class GymDriver:
             self._side = _loaded(self._path, _with_features(env, vector), self._loading)
         try:
             if self.script:
-                found = [_attempt(vector.envs[0], self.script, seed) for seed in seeds]
+                found = [self._attempt(vector.envs[0], seed) for seed in seeds]
             else:
                 found = _rolled_out(vector, seeds, beyond, self._side or {})
         except UnusableInputError:
@@ -303,6 +314,85 @@ class GymDriver:
                 "environment shows?"
             ) from error
         return [(won, steps / rate_hz, reason) for won, steps, reason in found]
+
+    def _attempt(self, env: Any, seed: int) -> tuple[bool, int, str]:
+        """Return success, steps and why it ended of a script's attempt at one scene."""
+        observation, _ = env.reset(seed=seed)
+        script: Any = self.script
+        driver: Any = script
+        if script is Demonstrator or isinstance(script, Replays):
+            if not isinstance(env.unwrapped, SceneWorld):
+                raise UnusableInputError("Only a scene file is demonstrated: name a script.")
+            driver = script(env.unwrapped)
+            self.source = driver.shown.uid if isinstance(driver, Replayed) else ""
+        elif isinstance(script, type):
+            driver = script()
+        act = getattr(driver, "get_action", driver)
+        steps, over, late, info = 0, False, False, dict[str, Any]()
+        while not over and not late:
+            observation, _, over, late, info = env.step(act(observation))
+            steps += 1
+        won = bool(info.get("is_success"))
+        return won, steps, _reason(won, late=late)
+
+
+class Replays:
+    """Demonstrations recorded in a scene file, from which each attempt takes one.
+
+    Args:
+        folder: a dataset that gaploop recorded there, or its journal.
+
+    Raises:
+        UnusableInputError: there is none, or it doesn't say of which scenes its episodes are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, truth = folder, folder / TRUTH
+        lines = truth.read_text().splitlines() if truth.is_file() else []
+        said = {line["uid"]: line for line in map(json.loads, lines) if "seed" in line}
+        self._takes = [
+            (t, said[t.info.uid]["seed"]) for t in load_takes(folder) if t.info.uid in said
+        ]
+        if not self._takes:
+            raise UnusableInputError(
+                f"{folder} doesn't say of which scenes its episodes are. Record them anew with "
+                "gaploop record --robot.scene, or evaluate --env.scene --dataset.root."
+            )
+        self._shown = dict[Path, list[Shown]]()
+
+    def __call__(self, world: SceneWorld) -> Replayed:
+        """Return what drives the present episode."""
+        path = world.scene.path
+        if path not in self._shown:
+            with contextlib.closing(SceneWorld(load_scene(path))) as like:
+                like.draws = False
+                shown = [
+                    show(like, take.info.uid, seed, _sent(take, like)) for take, seed in self._takes
+                ]
+            self._shown[path] = good = [one for one in shown if one.succeeded]
+            logger.info(
+                "%d of %d demonstrations in %s succeed again where they are replayed as they were "
+                "recorded; the others are left out.", len(good), len(shown), self._folder,
+            )  # fmt: skip
+            if not good:
+                raise UnusableInputError(
+                    f"No demonstration in {self._folder} succeeds again in {path}. Was it recorded "
+                    "in another scene, or with --robot.gaps?"
+                )
+        return Replayed(world, self._shown[path])
+
+
+def _sent(take: Take, world: SceneWorld) -> NDArray[np.float64]:
+    """Return what was sent to a scene's arm in each of its frames [rad, m]; the newest in time."""
+    if take.info.joint_names != world.joint_names:
+        raise UnusableInputError(
+            f"Episode {take.info.uid} has the joints {', '.join(take.info.joint_names)}, "
+            f"{world.scene.path} has {', '.join(world.joint_names)}."
+        )
+    t_s = take.frames.t_s - take.frames.t_s[0]
+    frames = np.arange(round(t_s[-1] / world.period_s) + 1) * world.period_s
+    rows = np.searchsorted(t_s, frames + world.period_s / 2.0) - 1
+    return world.joints_of(take.frames.sent[rows])
 
 
 def _rolled_out(
@@ -325,24 +415,6 @@ def _rolled_out(
     return results
 
 
-def _attempt(env: Any, script: Callable[..., Any], seed: int) -> tuple[bool, int, str]:
-    """Return the same of a script's attempt at one scene."""
-    observation, _ = env.reset(seed=seed)
-    if script is Demonstrator:
-        if not isinstance(env.unwrapped, SceneWorld):
-            raise UnusableInputError("Only a scene file has a demonstrator: name a script.")
-        driver: Any = Demonstrator(env.unwrapped)
-    else:
-        driver = script() if isinstance(script, type) else script
-    act = getattr(driver, "get_action", driver)
-    steps, over, late, info = 0, False, False, dict[str, Any]()
-    while not over and not late:
-        observation, _, over, late, info = env.step(act(observation))
-        steps += 1
-    won = bool(info.get("is_success"))
-    return won, steps, _reason(won, late=late)
-
-
 def _reason(won: bool, *, late: bool) -> str:
     ended = "time ran out" if late else "the environment ended it"
     return "success" if won else ended
@@ -352,6 +424,8 @@ def script_of(policy: str) -> Callable[..., Any] | None:
     """Return what a policy's module:name names; None where it is a folder or on the Hub."""
     if policy == DEMONSTRATOR:
         return Demonstrator
+    if policy.startswith(REPLAY):
+        return Replays(Path(policy.removeprefix(REPLAY)))
     if ":" not in policy or Path(policy).exists():
         return None
     return named_function(policy, "--policy.path", "module:name, a function or class")
@@ -463,10 +537,11 @@ class Demonstrations:
             )
         self._root, self._task, self.failures = root, task, failures
         self._won, self._domain, self._units = list[bool](), "sim", ""
+        self._scenes = list[dict[str, Any]]()
         self._dataset: Any = None
 
-    def add(self, attempts: GymAttempts, *, success: bool = True) -> None:
-        """Write the last attempt, where it is wanted."""
+    def add(self, attempts: GymAttempts, scene: Mapping[str, Any], *, success: bool = True) -> None:
+        """Write the last attempt, where it is wanted; of which `scene`, as truth.jsonl has it."""
         if not success and not self.failures:
             return
         frames = list[dict[str, Any]]()
@@ -493,6 +568,8 @@ class Demonstrations:
             self._dataset.add_frame({**frame, "task": self._task or attempts.task})
         self._dataset.save_episode()
         self._won.append(success)
+        injected = [asdict(gap) for gap in attempts.world.injected]
+        self._scenes.append({**scene, "injected": injected})
         self._domain = "sim_target" if attempts.world.injected else "sim"
 
     def __enter__(self) -> Demonstrations:
@@ -509,8 +586,11 @@ class Demonstrations:
                 )
             return
         self._dataset.finalize()
+        store = open_labelled(self._root)
+        for episode, scene in zip(store.episodes, self._scenes, strict=True):
+            append_truth(self._root, episode.info.uid, scene)
         if self.failures or self._units:
-            store = open_labelled(self._root).add_columns()
+            store = store.add_columns()
             units = {"units": self._units} if self._units else {}
             rollout = {"kind": "rollout", "domain": self._domain} if self.failures else {}
             store.say([

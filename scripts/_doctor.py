@@ -34,7 +34,6 @@ from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.finetune.runs import withdrawn_from
 from gaploop.scripts import options
 from gaploop.scripts.doctor import DoctorConfig
-from gaploop.sim.cell import CellCamera
 from gaploop.teleop.calibration.store import calibration_path
 from gaploop.teleop.checks import (
     By,
@@ -177,17 +176,17 @@ def _on_robot(
         yield check_speed(SpeedRamp(journal, checked.policy, None), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            cell = (
-                lerobot_factory.cell_of(config.robot)
+            made = (
+                lerobot_factory.simulated(config.robot)
                 if config.robot.type == lerobot_types.EMBEDDED
                 else None
             )
-            follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
+            follower, clock = lerobot_factory.follower_of(config.robot, station, made)
             stack.callback(disconnect, follower)  # torque off
             seen = (
                 lerobot_factory.cameras_of(config.robot, clock, station)
-                if cell is None
-                else tuple(CellCamera(cell, view.name) for view in cell.views)
+                if made is None
+                else made.cameras
             )
             stack.callback(disconnect, *seen)
         except GaploopError as error:

@@ -117,9 +117,10 @@ class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
     --env.type names one of LeRobot's, --env.gym any other by its id, --env.scene a scene file
-    (docs/start/my_simulation.md), whose demonstrator is --policy.path=demonstrator. Gives success
-    with Wilson intervals, scene by scene, so that results of two policies pair up where the
-    environment keeps to its seeds. --policy.path may name a script, module:name, too.
+    (docs/start/my_simulation.md), whose demonstrator is --policy.path=demonstrator, and where
+    recorded demonstrations drive other scenes as --policy.path=replay:FOLDER. Gives success with
+    Wilson intervals, scene by scene, so that results of two policies pair up where the environment
+    keeps to its seeds. --policy.path may name a script, module:name, too.
     --output_dir keeps every rollout as it comes: after Ctrl-C the same command continues.
     """
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import mujoco
 import numpy as np
@@ -446,10 +446,6 @@ class CellFollower:
         self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
         self.joint_limits_rad: FloatArray = cell.joint_limits_rad
 
-    def enter(self, cell: SimCell) -> None:
-        """Be the same arm in another cell, for a leader that outlives cells."""
-        self._cell = cell
-
     def read(self) -> FollowerState:
         """Return what the servos report."""
         return self._cell.read()
@@ -515,10 +511,21 @@ class CellSensor:
         return dict(zip(self.channels, values.tolist(), strict=True))
 
 
+class Simulated(Protocol):
+    """What simulated time is of: the cell, or the arm of a scene file."""
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time since its reset [s]."""
+
+    def advance(self, duration_s: float) -> None:
+        """Let simulated time pass [s]."""
+
+
 class CellClock:
     """Simulated time: waiting lets the cell's physics advance, as fast as the machine can."""
 
-    def __init__(self, cell: SimCell) -> None:
+    def __init__(self, cell: Simulated) -> None:
         self._cell = cell
 
     def now_s(self) -> float:
@@ -538,11 +545,11 @@ class PacedCellClock:
     It is advanced while a loop waits; its time then is this clock's.
     """
 
-    def __init__(self, cell: SimCell) -> None:
+    def __init__(self, cell: Simulated) -> None:
         self._cell, self._real = cell, MonotonicClock()
         self.restart()
 
-    def enter(self, cell: SimCell) -> None:
+    def enter(self, cell: Simulated) -> None:
         """Go on with another cell's time."""
         self._cell = cell
         self.restart()

@@ -65,9 +65,19 @@ class ArmIk:
             q_start_rad: where to start from [rad], with or without the gripper.
             iterations: steps of the solver.
         """
-        q = np.array(q_start_rad[: self._n], dtype=np.float64)
         cos, sin = np.cos(jaw_angle_rad), np.sin(jaw_angle_rad)
         wanted = np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]])
+        return self.reach(position_m, wanted, q_start_rad, iterations)
+
+    def reach(
+        self,
+        position_m: NDArray[np.float64],
+        wanted: NDArray[np.float64],
+        q_start_rad: NDArray[np.float64],
+        iterations: int = 3,
+    ) -> NDArray[np.float64]:
+        """Find the same for any rotation matrix of the tool, shape (3, 3)."""
+        q = np.array(q_start_rad[: self._n], dtype=np.float64)
         error, jacobian = np.empty(6), np.empty((6, self._n))
         for _ in range(iterations):
             self._place(q)

@@ -28,7 +28,7 @@ import numpy as np
 from gaploop.core import platform_calls
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
-from gaploop.core.kinematics import ArmModel
+from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.messages import FloatArray, FollowerState, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import look_at_quat, set_offscreen
@@ -143,7 +143,8 @@ def make_plant(name: str) -> MujocoPlant:
         cell.model.actuator_biasprm[driven, 1] *= CELL_STIFFNESS
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
-    spec = mujoco.MjSpec.from_file(str(arm.mjcf))
+    known = ARM_MODELS.get(name)
+    spec = mujoco.MjSpec.from_file(str(known.mjcf if known else name))
     servos = {servo.target: servo for servo in spec.actuators}
     if lacking := [joint for joint in arm.joint_names if joint not in servos]:
         raise UnusableInputError(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.kinematics import strip
 from gaploop.core.schema import (
     check_keys,
     load_yaml,
@@ -296,8 +297,11 @@ def without_warnings() -> Iterator[None]:
 
 
 @without_warnings()
-def compile_scene(scene: Scene) -> mujoco.MjModel:
+def compile_scene(scene: Scene, arm: str = "") -> mujoco.MjModel:
     """Return the compiled model of bench and arm; the bench's options count.
+
+    Args:
+        arm: one of its joints, for a model in which nothing else moves, and nothing has a shape.
 
     Raises:
         UnusableInputError: MuJoCo can't read or compile it.
@@ -322,6 +326,8 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
                 spec.worldbody.add_camera(
                     name=camera.name, pos=camera.eye_m, quat=quat, fovy=camera.fovy_deg
                 )
+        if arm:
+            _leave_the_arm(spec, arm)
         model = spec.compile()
     except ValueError as error:
         reason = " ".join(str(error).split())
@@ -332,3 +338,20 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
         mujoco.mju_mulQuat(model.site_quat[site], was, out)
         model.site_sameframe[site] = int(mujoco.mjtSameFrame.mjSAMEFRAME_NONE)
     return model
+
+
+def _leave_the_arm(spec: mujoco.MjSpec, joint_name: str) -> None:
+    """Take from a scene what the arm's kinematics can do without."""
+    strip(spec)
+    roots = ({joint.name for joint in body.find_all("joint")} for body in spec.worldbody.bodies)
+    joints = next(names for names in roots if joint_name in names)
+    geared = int(mujoco.mjtEq.mjEQ_JOINT)
+    for equality in spec.equalities:
+        names = {name for name in (equality.name1, equality.name2) if name}
+        if int(equality.type) != geared or not names <= joints:
+            spec.delete(equality)
+    for part in (*spec.keys, *spec.actuators, *spec.tendons, *spec.flexes, *spec.skins):
+        spec.delete(part)
+    for joint in spec.joints:
+        if joint.name not in joints:
+            spec.delete(joint)

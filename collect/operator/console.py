@@ -160,7 +160,7 @@ class OperatorConsole:
         self.labelled = 0
         """How often a label was given."""
         self.records = book is not None
-        self._book, self._task, self._bell = book or SessionLabels(), task, bell
+        self._book, self.task, self._bell = book or SessionLabels(), task, bell
         self._now_s, self._hand_held = now_s, hand_held
         self.attended = attended
         """Whether there is somebody to ask; else episodes stay unlabelled, nothing is waited
@@ -239,7 +239,7 @@ class OperatorConsole:
                 self._now_s(),
                 self._state,
                 self.keys,
-                self._task,
+                self.task,
                 self._quotas,
                 tuple(
                     TakeSeen(number, uid, self._book.now(uid))
@@ -484,6 +484,7 @@ class ConsoleOperator(Operator):
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
+        self._console.task = writer.header.info.task  # a scene may draw it anew
         stop = given.pop("stop", lambda: False)
         run: Callable[..., TakeResult] = run_take
         longest_s = given["max_s"]

@@ -7,16 +7,17 @@ for ever, whatever else is pressed. Releasing it stops at once; only starting is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import mink
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.kinematics import ArmModel, Box, kinematic_model
+from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.controls import SPEED_STEPS, Intent, IntentSource
 
@@ -63,11 +64,11 @@ class ToolServo:
         self, arm: ArmModel, limits_rad: FloatArray, velocity_rad_s: float, box: Box | None = None
     ) -> None:
         self._arm, self._limits_rad = arm, np.array(limits_rad, dtype=np.float64)
-        model = kinematic_model(arm.mjcf)
-        names = arm.joint_names
-        for name, (low, high) in zip(names, self._limits_rad, strict=True):
+        model = arm.kinematics()
+        self._moving, self._dofs = arm.moving, arm.moving_dofs
+        names = [arm.joint_names[k] for k in self._moving]
+        for name, (low, high) in zip(names, self._limits_rad[self._moving], strict=True):
             model.joint(name).range[:] = low, high
-        self._dofs = arm.dofs[:-1]
         self._configuration = mink.Configuration(model)
         self._site = arm.site_name
         self._task = mink.FrameTask(self._site, "site", 1.0, LEVER_M / 3, lm_damping=1e-6)
@@ -76,13 +77,13 @@ class ToolServo:
         self._posture = mink.PostureTask(model, posture_cost)
         self._limits = [
             mink.ConfigurationLimit(model, gain=0.5),
-            mink.VelocityLimit(model, dict.fromkeys(names[:-1], velocity_rad_s)),
+            mink.VelocityLimit(model, dict.fromkeys(names, velocity_rad_s)),
             StretchLimit(arm, model),
         ]
         if box is not None:
             self._limits.append(BoxLimit(arm, model, box))
         self._yield = np.diag([POSITION_SHARE] * 3 + [1.0] * 3)
-        self._q_rad: FloatArray = np.zeros(len(names))
+        self._q_rad: FloatArray = np.zeros(len(arm.joint_names))
 
     @property
     def q_rad(self) -> FloatArray:
@@ -105,9 +106,11 @@ class ToolServo:
         self._turn_m, self._at_m = self._tool()
 
     def set_gripper(self, angle_rad: float) -> None:
-        """Set the gripper's angle [rad]; it is clipped to its limits."""
-        low, high = self._limits_rad[-1]
-        self._q_rad[-1] = min(max(angle_rad, low), high)
+        """Set the gripper's angle [rad], where there is one; it is clipped to its limits."""
+        if (grip := self._arm.grip) is None:
+            return
+        low, high = self._limits_rad[grip]
+        self._q_rad[grip] = min(max(angle_rad, low), high)
         self._configuration.update(self._arm.qpos(self._q_rad))
 
     def step(self, twist: FloatArray, duration_s: float) -> FloatArray:
@@ -134,7 +137,7 @@ class ToolServo:
             step = np.asarray(velocity)[self._dofs] * duration_s
             if np.isfinite(step).all():
                 q = self._q_rad.copy()
-                q[:-1] += step
+                q[self._moving] += step
                 self._q_rad = np.clip(q, low, high)
                 self._configuration.update(self._arm.qpos(self._q_rad))
         # What the arm couldn't do is forgotten: beyond its reach, or against a limit or the box.
@@ -148,8 +151,8 @@ class ToolServo:
         lost = directions[:, int((gains > UNREACHED_M).sum()) :]
         give = self._yield @ lost
         kept = error - give @ np.linalg.solve(lost.T @ give, lost.T @ error)
-        q = self._q_rad[:-1]
-        if np.minimum(q - low[:-1], high[:-1] - q).min() < AT_LIMIT_RAD:
+        q = self._q_rad
+        if np.minimum(q - low, high - q)[self._moving].min() < AT_LIMIT_RAD:
             kept[3:] *= np.exp(-duration_s / YIELD_S)
         self._at_m = at_m + _no_further(turned @ kept[:3], moves[:3], LEAD_M)
         turn = _no_further(kept[3:] / LEVER_M, turned.T @ moves[3:], LEAD_RAD)
@@ -186,7 +189,7 @@ class BoxLimit(mink.Limit):  # type: ignore[misc]
         self._faces += [(a, 1.0, high - BOX_MARGIN_M) for a, (_, high) in enumerate(box)]
         self._jacobian = np.zeros((3, model.nv))
         self._arm_dofs = np.zeros(model.nv)
-        self._arm_dofs[arm.dofs[:-1]] = 1.0
+        self._arm_dofs[arm.moving_dofs] = 1.0
 
     def compute_qp_inequalities(self, configuration: Any, dt: float) -> Any:
         """Return the rows for points near a face."""
@@ -213,7 +216,7 @@ class StretchLimit(mink.Limit):  # type: ignore[misc]
     def __init__(self, arm: ArmModel, model: Any) -> None:
         self._model, self._data = model, mujoco.MjData(model)
         self._site = model.site(arm.site_name).id
-        self._dofs = arm.dofs[:-1]
+        self._dofs = arm.moving_dofs
         self._jacobian = np.zeros((6, model.nv))
 
     def compute_qp_inequalities(self, configuration: Any, dt: float) -> Any:
@@ -274,6 +277,7 @@ class _Followed:
     sent_rad: FloatArray
     position_rad: FloatArray
     limp: bool
+    moving: NDArray[np.intp]
 
     @property
     def rad(self) -> FloatArray:
@@ -281,7 +285,7 @@ class _Followed:
         here = self.position_rad
         if not np.isfinite(here).all():
             return self.sent_rad
-        off = np.abs(here - self.sent_rad)[:-1].max() > APART_RAD
+        off = np.abs(here - self.sent_rad)[self.moving].max() > APART_RAD
         return here if self.limp or off else self.sent_rad
 
 
@@ -306,8 +310,10 @@ class CartesianLeader:
         box: Box | None = None,
         joint_velocity_rad_s: float = JOINT_RAD_S,
     ) -> None:
-        self._limits_rad = common_limits(arm, limits_rad)
-        self._servo = ToolServo(arm, self._limits_rad, joint_velocity_rad_s, box)
+        self._arm, limits_rad = arm, common_limits(arm, limits_rad)
+        self._servo = ToolServo(arm, limits_rad, joint_velocity_rad_s, box)
+        ends: Sequence[float] = arm.grip_rad or limits_rad[arm.grip or 0].tolist()
+        self._closed, self._open = ends
         self._source, self._start = source, start
         # Where nobody pumps, the input grows old and the arm stops.
         self.listen, self.host = source.listen, source.host
@@ -344,7 +350,8 @@ class CartesianLeader:
     def tick(self, tick: Tick) -> None:
         """Take note of what was sent; called from any thread."""
         limp = bool(tick.command.reasons & SafetyReason.TRIPPED)
-        self._followed = _Followed(tick.command.sent_rad, tick.state.position_rad, limp)
+        sent_rad, position_rad = tick.command.sent_rad, tick.state.position_rad
+        self._followed = _Followed(sent_rad, position_rad, limp, self._arm.moving)
 
     def read(self, t_s: float) -> LeaderSample:
         """Return what is asked for at loop time `t_s` [s].
@@ -427,10 +434,9 @@ class CartesianLeader:
         twist[:3] = linear / max(1.0, float(np.linalg.norm(linear))) * SPEED_M_S
         twist[3:] = angular / max(1.0, float(np.linalg.norm(angular))) * TURN_RAD_S
         self._servo.step(twist * share, duration_s)
-        closed, opened = self._limits_rad[-1]
-        way = (opened - closed) / GRIPPER_S * (intent.gripper * share * duration_s)
-        if way:
-            self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
+        way = (self._open - self._closed) / GRIPPER_S * (intent.gripper * share * duration_s)
+        if way and self._arm.grip is not None:
+            self._servo.set_gripper(float(self._servo.q_rad[self._arm.grip]) + way)
         self._q_rad = self._servo.q_rad
 
 

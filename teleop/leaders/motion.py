@@ -278,11 +278,14 @@ def _swings(
 
 def _grip(stage: _Stage) -> list[MotionSegment]:
     """Open, rest, close as far as the gripper goes, rest, and open again."""
-    spec, o = ARM_MODELS.get(stage.arm.name), stage.options
-    low, high = stage.limits_rad[-1]
-    closed, opened = np.clip(spec.gripper_percent_rad if spec else (low, high), low, high)
+    spec, o, grip = ARM_MODELS.get(stage.arm.name), stage.options, stage.arm.grip
+    if grip is None:
+        return []
+    low, high = stage.limits_rad[grip]
+    ends = stage.arm.grip_rad or (spec.gripper_percent_rad if spec else (low, high))
+    closed, opened = np.clip(ends, low, high)
     wide, shut = stage.start_rad.copy(), stage.start_rad.copy()
-    wide[-1], shut[-1] = closed + OPENED * (opened - closed), closed
+    wide[grip], shut[grip] = closed + OPENED * (opened - closed), closed
     return [
         stage.smooth(stage.start_rad, wide),
         Dwell(wide, o.dwell_s),

@@ -303,6 +303,18 @@ class ServoFollower(ServoArms):
         return self.convert.ticks_to_rad(self.convert.units_to_ticks(np.asarray(values)))
 
 
+def _asked(
+    follower: Follower | OwnUnits, values: FloatArray, share: NDArray[np.bool_]
+) -> FloatArray:
+    """Return what values in LeRobot's units ask of a follower [rad].
+
+    A simulated arm's joints needn't reach as far as the leader's: those in `share` go by the ranges
+    of both.
+    """
+    asked, by_range = follower.from_units(values), getattr(follower, "from_ranges", None)
+    return asked if by_range is None else np.where(share, by_range(values), asked)
+
+
 class ServoLeader(ServoArms):
     """A leader made of one servo arm, or of a left and a right one. Implements `Leader`.
 
@@ -324,9 +336,10 @@ class ServoLeader(ServoArms):
         led = [name for name in follower.joint_names if not name.endswith(SPEED)]
         self._still = np.zeros(len(follower.joint_names) - len(led))  # of a base
         if set(self.joint_names) != set(led):
+            own, theirs = ", ".join(self.joint_names), ", ".join(follower.joint_names)
             raise UnusableInputError(
-                f"The leader's joints ({', '.join(self.joint_names)}) aren't those of the follower "
-                f"({', '.join(follower.joint_names)})."
+                f"The leader's joints ({own}) aren't those of the follower ({theirs}). Choose "
+                "a leader made for it; a tool is moved by --teleop.type=keyboard or gamepad."
             )
         self.servo_joints = self.joint_names
         """The joints whose servos report in `LeaderSample.state`, in its order."""
@@ -335,8 +348,9 @@ class ServoLeader(ServoArms):
         # Within its clamps the way through LeRobot's units is a straight line: found once.
         units = self.convert
         low, high = units.low_ticks[self.own_joints], units.high_ticks[self.own_joints]
+        share = ~units.degrees[self.own_joints] & (units.least[self.own_joints] < 0.0)
         at_low, at_high = (
-            follower.from_units(units.ticks_to_units(ends)[self.own_joints])
+            _asked(follower, units.ticks_to_units(ends)[self.own_joints], share)
             for ends in (units.low_ticks, units.high_ticks)
         )
         self.slope_rad_per_tick: FloatArray = (at_high - at_low) / (high - low)

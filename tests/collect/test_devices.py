@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from gaploop.collect.devices import CellDevices, SessionDevices, say_trip
-from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.devices import CellDevices, SessionDevices, say_trip, subscribers
+from gaploop.collect.lerobot_factory import make_tool_leader
+from gaploop.collect.rig import LedArm, Rig, embedded_rig, world_rig
 from gaploop.collect.session import drive_on
+from gaploop.collect.take import follow_turns
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.messages import LeaderSample, SafetyReason
+from gaploop.core.protocols import Follower
+from gaploop.teleop.leaders import panel
+from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
 
 
 class Still:
@@ -123,3 +129,73 @@ def test_a_leader_dates_its_answers_by_the_cell_that_runs_now() -> None:
         rig.reset(0)
         rig.clock.sleep_until(0.05)
         assert clocks[0].now_s() >= 0.05
+
+
+class Hand(IntentSource):
+    """Somebody at a keyboard."""
+
+    intent = Intent()
+
+    def latest(self) -> TimedIntent:
+        return TimedIntent(self.intent, 0.0, closed=False)
+
+
+BENCH = Path(__file__).parents[2] / "examples" / "scene" / "bench.xml"
+SCENE = """
+mjcf: bench.xml
+arm: so101_nexus:assets/SO101_menagerie/so101.xml
+arm_at_m: [0.4, 0.3, 0.02]
+arm_turn_deg: {turn}
+tool: gripperframe
+gripper: {{joint: gripper, open: {opened}, closed: {closed}}}
+home_deg: {{shoulder_lift: -40, elbow_flex: 40, wrist_flex: 85, gripper: 30}}
+instruction: Move
+success: {{lifted: block}}
+"""
+
+
+@pytest.mark.parametrize("turn", [0, 90, -150])
+def test_a_person_moves_the_tool_of_a_scene_s_arm_from_where_the_arm_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """Forward is away from the arm's base, however it is put up; open is what the file says."""
+    path = tmp_path / "scene.yaml"
+    opened, closed = (1.0, -0.17) if turn else (-0.17, 1.0)
+    path.write_text(SCENE.format(turn=turn, opened=opened, closed=closed))
+    (tmp_path / "bench.xml").write_text(BENCH.read_text())
+    hand = Hand()
+    monkeypatch.setattr(panel, "Keyboard", lambda *_: hand)
+    with closing(world_rig(path, gaps={}, conditions={}, looks=False)) as rig:
+        rig.reset(0)
+        leader = make_tool_leader("keyboard", cast(Follower, LedArm(rig.follower)), rig.station)
+        tip = rig.scene.data.site("gripperframe")
+        c, s = np.cos(np.radians(turn)), np.sin(np.radians(turn))
+
+        def moved(**asked: Any) -> tuple[np.ndarray[Any, Any], float]:
+            hand.intent = Intent(step=4, gripper=1.0, **asked)
+            before, jaw = tip.xpos.copy(), rig.scene.angles()[-1]
+            leader.reset()
+            follow_turns(rig.turns(leader, 0.6), subscribers(leader), lambda: False)
+            return tip.xpos - before, float(rig.scene.angles()[-1] - jaw)
+
+        moved()  # the arm comes to rest
+        for name, way in {"forward": (c, s, 0.0), "left": (-s, c, 0.0), "up": (0, 0, 1)}.items():
+            step_m, _ = moved(**{name: 1.0})
+            assert np.linalg.norm(step_m) < 0.002
+            step_m, opens = moved(held=True, **{name: 1.0})
+            assert step_m @ way > 0.03
+            assert np.linalg.norm(step_m - (step_m @ way) * np.array(way)) < 0.015
+            assert opens * (opened - closed) >= 0.0
+
+
+def test_in_a_scene_a_leader_s_gripper_goes_from_closed_to_open() -> None:
+    """LeRobot's leaders give percent; in metres or degrees it went anywhere."""
+    scene = BENCH.with_name("scene.yaml")
+    with closing(world_rig(scene, gaps={}, conditions={}, looks=False)) as rig:
+        led = LedArm(rig.follower)
+        for percent, end in ((0.0, -0.17), (100.0, 1.0)):
+            asked = led.from_units(np.array([10.0, 0, 0, 0, 0, percent]))
+            assert asked == pytest.approx([np.radians(10.0), 0, 0, 0, 0, end])
+        assert led.from_ranges(np.full(6, 100.0)) == pytest.approx(
+            rig.follower.joint_limits_rad[:, 1]
+        )

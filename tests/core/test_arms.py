@@ -108,7 +108,7 @@ def test_servos_and_joints_of_an_emulated_arm_fit_together(name: str) -> None:
 def test_an_arm_s_weight_is_that_of_its_whole_model(name: str) -> None:
     """The kinematic model has no geometry; a body without inertia weighed a kilogram there."""
     arm = ArmModel.load(name)
-    whole = mujoco.MjModel.from_xml_path(str(arm.mjcf))
+    whole = mujoco.MjModel.from_xml_path(str(ARM_MODELS[name].mjcf))
     data, rng = mujoco.MjData(whole), np.random.default_rng(1)
     for _ in range(5):
         q = rng.uniform(*arm.joint_limits_rad.T)

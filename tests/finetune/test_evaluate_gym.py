@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,32 @@ def test_kept_attempts_of_a_scene_say_the_units_of_its_joints(
     (take,) = load_takes(tmp_path / "takes")
     assert (take.info.units, take.outcome) == ("deg", Outcome.SUCCESS)
     assert units_of([take]) == ""  # nothing to ask
+
+
+def test_a_few_demonstrations_become_many_that_say_where_they_are_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick = tmp_path / "quick.yaml"
+    said = SCENE_FILE.read_text().replace("-180, 180", "-20, 20")
+    quick.write_text("\n".join(row for row in said.splitlines() if "front" not in row))
+    quick.write_text(quick.read_text().replace("cameras:\n", ""))
+    (tmp_path / "bench.xml").write_text(SCENE_FILE.with_name("bench.xml").read_text())
+    env, few, many = SceneEnvConfig(scene=quick), tmp_path / "few", tmp_path / "many"
+    with Demonstrations(few) as shown:
+        evaluate_gym("demonstrator", env, 1, seed=7, demonstrations=shown)
+    with Demonstrations(many) as shown, caplog.at_level("INFO"):
+        found = evaluate_gym(f"replay:{few}", env, 3, seed=20, demonstrations=shown)
+    assert "1 of 1 demonstrations" in caplog.text
+    (first,) = load_takes(few)
+    takes = list(load_takes(many))
+    assert len(takes) == found.by_condition["nominal"].successes >= 2
+    told = [json.loads(row) for row in (many / "truth.jsonl").read_text().splitlines()]
+    assert [row["uid"] for row in told] == [take.info.uid for take in takes]
+    assert {row["source"] for row in told} == {first.info.uid}
+    assert {row["seed"] for row in told} <= {20, 21, 22}
+    (few / "truth.jsonl").unlink()
+    with pytest.raises(UnusableInputError, match="doesn't say of which scenes"):
+        evaluate_gym(f"replay:{few}", env, 1)
 
 
 def test_where_scenes_do_not_depend_on_their_seeds_one_process_makes_all_attempts() -> None:

@@ -16,7 +16,15 @@ from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import (
+    Demonstrator,
+    Part,
+    Replayed,
+    SceneWorld,
+    Shown,
+    place_of,
+    show,
+)
 from gaploop.sim.world import GymWorld, WorldSpec
 
 BENCH = """
@@ -427,3 +435,85 @@ def test_the_example_is_read_and_its_names_exist() -> None:
     assert world.joint_names[-1] == "gripper"
     assert not world.success()
     Demonstrator(world)
+
+
+def demonstrated(scene: Path, seed: int) -> Shown:
+    """Return what the waypoints do on one scene, as it would be recorded."""
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=seed)
+    driver, goals = Demonstrator(world), list[Any]()
+    while not driver.done:
+        goals.append(world.joints_of(driver(None)))
+        world.step(world.action_of(goals[-1]))
+    return show(world, f"of {seed}", seed, np.array(goals))
+
+
+def test_a_demonstration_is_replayed_as_it_was_sent_where_nothing_has_moved(scene: Path) -> None:
+    shown = demonstrated(scene, 3)
+    assert shown.succeeded
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=3)
+    driver = Replayed(world, [shown])
+    for goal in shown.goals:
+        assert (driver(None) == world.action_of(goal)).all()
+        world.step(world.action_of(goal))
+    assert driver.done
+
+
+@pytest.mark.parametrize("seed", range(4, 10))
+def test_a_demonstration_is_carried_over_to_where_things_are_now(scene: Path, seed: int) -> None:
+    """It touches the thing where it was shown to, and ends where it was shown to end."""
+    shown = demonstrated(scene, 3)
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=seed)
+    began_m = world.state.place_m("ball").copy()
+    driver, tools, won = Replayed(world, [shown]), list[Any](), False
+    while not driver.done:
+        world.step(driver(None))
+        won = won or world.success()
+        tools.append(world.data.site("tip").xpos.copy())
+    touches, ends = shown.parts[0], shown.tool_m[-1]
+    assert (touches.thing, touches.start) == (0, 0)
+    wanted_m = shown.tool_m[touches.end - 1] - touches.at_m + began_m
+    assert min(np.linalg.norm(t - wanted_m) for t in tools) < 0.01
+    assert tools[-1] == pytest.approx(ends, abs=0.02)
+    assert np.abs(np.diff(tools, axis=0)).max() < 0.02  # no leaps on the way
+    assert won
+
+
+def test_the_demonstration_whose_things_have_moved_least_is_taken(scene: Path) -> None:
+    shown = [demonstrated(scene, seed) for seed in (3, 4, 5)]
+    world = SceneWorld(load_scene(scene))
+    places = [one.parts[0].at_m for one in shown]
+    for seed in range(6, 16):
+        world.reset(seed=seed)
+        away_m = [np.linalg.norm(world.state.place_m("ball") - at_m) for at_m in places]
+        assert Replayed(world, shown).shown is shown[int(np.argmin(away_m))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "turn_deg", "least_deg"),
+    [
+        ('type="box" size=".02 .02 .05"', 80, -10),
+        ('type="box" size=".02 .05 .02"', 170, -10),
+        ('type="box" size=".02 .05 .02"', 80, 80),
+        ('type="cylinder" size=".02 .05"', 80, 0),
+        ('size=".03"', 170, 0),
+    ],
+)
+def test_a_hand_turns_no_further_than_a_thing_s_shape_asks(
+    scene: Path, shape: str, turn_deg: float, least_deg: float
+) -> None:
+    bench = scene.parent / "bench.xml"
+    bench.write_text(
+        BENCH.replace('<geom size="0.03" mass="0.05"/>', f'<geom {shape} mass=".05"/>')
+    )
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=3)
+    at_m, yaw_rad = place_of(world, "ball")
+    part = Part(0, 1, 0, at_m, yaw_rad - np.radians(turn_deg))
+    nothing = np.array([world.home])
+    shown = Shown("", nothing, np.zeros((1, 3)), np.eye(3)[None], [part], succeeded=True)
+    found = Replayed(world, [shown])._carried(part)
+    assert found is not None
+    assert np.degrees(found.turn_rad) == pytest.approx(least_deg, abs=1e-6)

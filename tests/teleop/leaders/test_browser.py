@@ -31,6 +31,7 @@ from gaploop.teleop.leaders.controls import Intent
 from gaploop.teleop.lerobot_leaders import BrowserConfig
 from gaploop.teleop.loop import Rates
 
+SCENE = Path(__file__).parents[3] / "examples" / "scene" / "scene.yaml"
 UP = PageTouch(0, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
 DOWN = {"held": True, "forward": 0.5, "step": 3}
 
@@ -230,8 +231,9 @@ def test_answers_to_old_questions_move_nothing(desk: Desk) -> None:
     assert not desk.page.latest().intent.held
 
 
-def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
-    config, cell = BrowserConfig(host="127.0.0.1", port=port), So101SimConfig()
+@pytest.mark.parametrize("scene", [None, SCENE], ids=["cell", "scene"])
+def test_it_moves_a_simulated_arm_as_the_keyboard_does(port: int, scene: Path | None) -> None:
+    config, cell = BrowserConfig(host="127.0.0.1", port=port), So101SimConfig(scene=scene)
     phones: list[Phone] = []
 
     def open_it() -> None:

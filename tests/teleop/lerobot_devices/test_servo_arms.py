@@ -7,13 +7,15 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from emulated_arms import Emulated, calibration_folder, emulated
 
+from gaploop.collect.rig import LedArm, world_rig
 from gaploop.core.clock import ManualClock
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
@@ -22,6 +24,7 @@ from gaploop.core.messages import (
     LeaderSample,
     SafeCommand,
 )
+from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.emulator.arms import so101
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
@@ -32,6 +35,7 @@ from gaploop.teleop.servos.exchange import LATE_S, BusLine
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.supervisor import HOLDS, SupervisedBus, _Arms
 
+SCENES = Path(__file__).parents[3] / "examples" / "scene"
 pytestmark = pytest.mark.usefixtures("loop_time")
 
 type Until = Callable[[Callable[[], object]], None]
@@ -579,3 +583,38 @@ def test_a_gripper_has_a_torque_limit_of_its_own(
         assert at(gripper) == limited
         assert torques(arm.bus)[gripper]
         follower.close()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_leader_arm_leads_the_arm_of_a_scene_file(model: str, tmp_path: Path) -> None:
+    """Its joints by name: degrees as they are, else by the ranges; the gripper from end to end."""
+    rig = world_rig(SCENES / "scene.yaml", gaps={}, conditions={}, looks=False)
+    led = cast(Follower, LedArm(rig.follower))
+    with contextlib.closing(rig), emulated(model, "leader", tmp_path) as arm:
+        with contextlib.closing(make_leader(arm.config, led)) as leader:
+            assert isinstance(leader, ServoLeader)
+            units, own = leader.convert, leader.own_joints
+            ends = [
+                leader.slope_rad_per_tick * ticks[own] + leader._offset
+                for ticks in (units.low_ticks, units.high_ticks)
+            ]
+        low, high = np.sort(ends, axis=0)
+        assert (low[-1], high[-1]) == pytest.approx((-0.17, 1.0))  # closed and open, of the file
+        asked = units.ticks_to_units(units.high_ticks)[own]
+        free = units.degrees[own]
+        assert high[free] == pytest.approx(np.radians(np.abs(asked[free])))
+        by_range = ~free & (np.arange(len(own)) < len(own) - 1)
+        limits = rig.follower.joint_limits_rad[by_range]
+        np.testing.assert_allclose(np.array([low, high]).T[by_range], limits)
+
+
+def test_a_leader_arm_with_other_joints_than_the_scene_is_refused(tmp_path: Path) -> None:
+    rig = world_rig(SCENES / "scene.yaml", gaps={}, conditions={}, looks=False)
+    led = LedArm(rig.follower)
+    led.joint_names = ("waist", "shoulder", "jaw")  # type: ignore[misc]
+    with (
+        contextlib.closing(rig),
+        emulated("so101", "leader", tmp_path) as arm,
+        pytest.raises(UnusableInputError, match=r"shoulder_pan.*waist, shoulder, jaw"),
+    ):
+        make_leader(arm.config, cast(Follower, led))
