@@ -39,7 +39,7 @@ from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     TakeDiagnosis,
 )
-from gaploop.failure_analysis.factors import Effect, FactorTable
+from gaploop.failure_analysis.factors import FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report.page import (
     BarRow,
@@ -436,7 +436,9 @@ def where_section(result: FactorTable) -> Section:
         "trials would have had at the usual level, all else as it was. Coloured: shown, at "
         f"{FALSE_ALARM:.0%} for all of them together."
     )
-    shown, rows = _shown(result), list[BarRow]()
+    rows = list[BarRow]()
+    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]
+    shown = sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
     for effect in shown:
         d = effect.difference
         at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
@@ -465,11 +467,6 @@ def where_section(result: FactorTable) -> Section:
         else "Intervals take the trials as independent of each other."
     )
     return section("Where: what each condition costs", lead, [*blocks, text(how)])
-
-
-def _shown(result: FactorTable) -> list[Effect]:
-    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]
-    return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
 
 
 # -- what episodes show by themselves ------------------------------------------------------------
