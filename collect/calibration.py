@@ -1,7 +1,5 @@
 """Taking pictures to calibrate with: the operator is told what to show next, until all is there."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

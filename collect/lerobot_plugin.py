@@ -5,8 +5,6 @@ at the end the arm is lowered. LeRobot finds plug-ins by the names of distributi
 `plugins/` register these classes, and hold nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, fields
 from pathlib import Path

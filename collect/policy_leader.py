@@ -4,8 +4,6 @@
 `AsyncPolicyDriver` asks it in a thread of its own: however long it takes, the loop goes on.
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

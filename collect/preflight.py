@@ -7,8 +7,6 @@ beside its file, STATION.mornings.jsonl, one line a run: when, and the numbers; 
 people, paths or pictures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What `gaploop finetune` can be asked for: the options, as Python callers give them, too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace

@@ -5,8 +5,6 @@ processes of their own. Policies before and after meet the same scenes of the tw
 remedy is kept as it is known, so that after Ctrl-C the same command goes on with the next.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """What `gaploop calibrate` does: show, board, intrinsics, hand_eye, drift, from_twin."""
 
-from __future__ import annotations
-
 import logging
 import time
 from dataclasses import asdict

@@ -4,8 +4,6 @@
 hinges and [m] of slides, as its `agent_pos`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final

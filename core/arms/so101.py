@@ -1,7 +1,5 @@
 """The SO-101 (and the SO-100, whose links are as long to within millimetres)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final

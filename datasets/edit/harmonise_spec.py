@@ -4,8 +4,6 @@ Its parts that are about numbers change the joint vectors of a take (`observatio
 `gap.sent`), each exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

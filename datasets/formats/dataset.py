@@ -6,8 +6,6 @@ gathered while they were recorded, or come from key frames. Episodes come one af
 pictures one at a time; what `write_dataset` makes is there whole, or not at all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -9,8 +9,6 @@ lost, and move a tag so that loading by it works at every instant. Its `upload_l
 a dataset.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """A plan for people: its page and terminal lines, and a picture of what takes may bring."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from markupsafe import Markup

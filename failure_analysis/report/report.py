@@ -3,8 +3,6 @@
 Where it fails, why, how sure that is, what to collect and what it costs; then take by take.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final

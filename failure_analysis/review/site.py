@@ -1,7 +1,5 @@
 """What all open pages of one review share: the session, the videos, and work in the background."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -3,8 +3,6 @@
 Pings tell a missing servo from two that share an id.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
