@@ -1,7 +1,5 @@
 """Taking pictures to calibrate with: the operator is told what to show next, until all is there."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
@@ -26,20 +24,10 @@ from gaploop.core.files import append_line, sha256, writable_folder
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import CameraFrame, FloatArray, Image
 from gaploop.core.protocols import CameraSource, Follower
+from gaploop.teleop.calibration import store
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.hand_eye import main_turns_deg
 from gaploop.teleop.calibration.intrinsics import MIN_VIEWS, angle_rad, assumed_lens, coverage
-from gaploop.teleop.calibration.store import (
-    IMAGE_SUFFIXES,
-    POSES,
-    calibration_path,
-    find_boards,
-    image_files,
-    joints_row,
-    read_poses,
-    save_part,
-    write_image,
-)
 from gaploop.teleop.lerobot_devices.make import camera_configs, connect_cameras
 from gaploop.teleop.stopping import stoppable
 
@@ -242,13 +230,13 @@ def take_board_pictures(camera: CameraSource, board: Board, folder: Path) -> Non
     """
     writable_folder(folder, "Folder", "--path")
     names, is_begun = _free_names(folder)
-    known = find_boards(board, image_files(folder))[0] if is_begun else ()
+    known = store.find_boards(board, store.image_files(folder))[0] if is_begun else ()
     capture = BoardCapture(board, PICTURES, known)
 
     def look(frame: CameraFrame, _forced: bool) -> Advice:
         advice = capture.look(frame.image, frame.t_capture_s)
         if advice.state is PictureState.TAKEN:
-            write_image(folder / next(names), frame.image)
+            store.write_image(folder / next(names), frame.image)
         return advice
 
     _guide(camera, look, capture.advice(), PICTURES, folder)
@@ -276,7 +264,7 @@ def take_poses(
             f"The robot has joints {', '.join(follower.joint_names)}, the {arm.name} model "
             f"{', '.join(arm.joint_names)}. Name its model with --arm_model."
         )
-    before = read_poses(folder, arm) if (folder / POSES).is_file() else {}
+    before = store.read_poses(folder, arm) if (folder / store.POSES).is_file() else {}
     capture = PoseCapture(board, wanted, [T_base_tcp for T_base_tcp, _ in before.values()])
     names, _ = _free_names(folder)
 
@@ -285,8 +273,8 @@ def take_poses(
         advice = capture.look(frame.image, q, arm.T_base_tcp(q), frame.t_capture_s, forced)
         if advice.state is PictureState.TAKEN:
             name = next(names)
-            write_image(folder / name, frame.image)
-            append_line(folder / POSES, joints_row(name, follower.joint_names, q))
+            store.write_image(folder / name, frame.image)
+            append_line(folder / store.POSES, store.joints_row(name, follower.joint_names, q))
         return advice
 
     _guide(camera, look, capture.advice(), wanted, folder)
@@ -306,7 +294,9 @@ def limp_arm(robot: Any, station: Path | None, *, keep: bool) -> Iterator[Follow
     path = getattr(getattr(follower, "device", None), "calibration_fpath", None)
     if keep and path is not None and Path(path).is_file():
         values = {"file": str(path), "sha256": sha256(Path(path))}
-        save_part(calibration_path(station), ("arms", "follower", "calibration"), values)
+        store.save_part(
+            store.calibration_path(station), ("arms", "follower", "calibration"), values
+        )
 
 
 @contextlib.contextmanager
@@ -359,7 +349,7 @@ def _guide(
 
 def _free_names(folder: Path) -> tuple[Iterator[str], bool]:
     """Return names for pictures that are to come, and whether some are there already."""
-    taken = {p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES}
+    taken = {p.name for p in folder.iterdir() if p.suffix.lower() in store.IMAGE_SUFFIXES}
     names = (f"{number:03d}.png" for number in itertools.count())
     return (name for name in names if name not in taken), bool(taken)
 

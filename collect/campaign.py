@@ -8,8 +8,6 @@ has least of its set-up and of its conditions so far. The order is a pure functi
 quotas; what has been recorded is struck off its front.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -8,8 +8,6 @@ Every row shows exactly one picture per camera all the same: in place of a dropp
 before is shown again and the row's camera is reported, so that pictures never shift against rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -12,8 +12,6 @@ was killed, it finishes the open files: pictures that were handed over are not l
 a thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -7,8 +7,6 @@ its leader is. Handing back, the policy forgets what it had planned, plans anew 
 observation, and its first targets are eased into.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

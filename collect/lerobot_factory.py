@@ -5,8 +5,6 @@ embedded cell, tools that an input device moves and scripted motions are gaploop
 there are, and what a type tells of a device, is in `lerobot_types`, which imports nothing heavy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

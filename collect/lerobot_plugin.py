@@ -5,8 +5,6 @@ at the end the arm is lowered. LeRobot finds plug-ins by the names of distributi
 `plugins/` register these classes, and hold nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -89,23 +87,49 @@ class ProgramGoals:
         return False
 
 
-class GaploopArm(Robot):  # type: ignore[misc]
+class _LikeLeRobots:
+    """What our arms and leaders have of LeRobot's own device: units, names, files."""
+
+    name = "gaploop"
+    config_class = ArmOptions
+    is_calibrated = True  # else it doesn't connect
+    kind: str
+
+    def _stand_for(self, device: Any, config: Any) -> None:
+        self.lerobot_device, self.name = device, device.name
+        """LeRobot's own, not connected: gaploop's commands drive that, too."""
+        super().__init__(config)  # type: ignore[call-arg]
+        self.config = config
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joints, as of LeRobot's class."""
+        return dict(self.lerobot_device.action_features)
+
+    def calibrate(self) -> None:
+        """Refuse: LeRobot's own class does it, and writes the file that both read."""
+        raise UnusableInputError(
+            f"Calibrate it as LeRobot's own: lerobot-calibrate --{self.kind}.type="
+            f"{self.lerobot_device.config.type} with the same port and id. Both read that "
+            "calibration."
+        )
+
+    def configure(self) -> None:
+        """Nothing to configure: connecting does."""
+
+
+class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
     """A follower arm behind our safety filter. Its units, names and files are those of LeRobot's.
 
     Args:
         config: `ArmOptions` and LeRobot's configuration of a robot.
     """
 
-    name = "gaploop"
-    config_class = ArmOptions
-    is_calibrated = True  # else it doesn't connect
+    kind = "robot"
 
     def __init__(self, config: Any) -> None:
-        self.lerobot_device = make_robot_from_config(plain(config))
-        """LeRobot's own, not connected: gaploop's commands drive that, too."""
-        self.name = self.lerobot_device.name
-        super().__init__(config)
-        self.config, self.cameras = config, self.lerobot_device.cameras
+        self._stand_for(make_robot_from_config(plain(config)), config)
+        self.cameras = self.lerobot_device.cameras
         self._control: ControlThread | None = None
         self._sources: tuple[CameraSource, ...] = ()
         self._writer: JournalWriter | None = None
@@ -114,11 +138,6 @@ class GaploopArm(Robot):  # type: ignore[misc]
     def observation_features(self) -> dict[str, Any]:
         """Joints and pictures, as of LeRobot's class."""
         return dict(self.lerobot_device.observation_features)
-
-    @property
-    def action_features(self) -> dict[str, Any]:
-        """Joints, as of LeRobot's class."""
-        return dict(self.lerobot_device.action_features)
 
     @property
     def is_connected(self) -> bool:
@@ -165,13 +184,6 @@ class GaploopArm(Robot):  # type: ignore[misc]
             control.start()
             self._control = control
             undo.pop_all()
-
-    def calibrate(self) -> None:
-        """Refuse: LeRobot's own class does it, and writes the file that both read."""
-        raise UnusableInputError(_elsewhere(self, "robot"))
-
-    def configure(self) -> None:
-        """Nothing to configure: connecting does."""
 
     def get_observation(self) -> dict[str, Any]:
         """Return joints in LeRobot's units and pictures, the newest ones; never waits.
@@ -235,30 +247,21 @@ class GaploopArm(Robot):  # type: ignore[misc]
         return control
 
 
-class GaploopLeader(Teleoperator):  # type: ignore[misc]
+class GaploopLeader(_LikeLeRobots, Teleoperator):  # type: ignore[misc]
     """A leader arm, checked and read by our exchange: nothing is asked at its start.
 
     Args:
         config: LeRobot's configuration of a teleoperator, as one of our types.
     """
 
-    name = "gaploop"
-    config_class = ArmOptions
-    is_calibrated = True  # else it doesn't connect
+    kind = "teleop"
     feedback_features: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, config: Any) -> None:
-        self.lerobot_device = make_teleoperator_from_config(plain(config))
-        self.name = self.lerobot_device.name
-        super().__init__(config)
-        self.config, self._clock = config, MonotonicClock()
+        self._stand_for(make_teleoperator_from_config(plain(config)), config)
+        self._clock = MonotonicClock()
         self._leader: Any = None
         self._last: FloatArray | None = None
-
-    @property
-    def action_features(self) -> dict[str, Any]:
-        """Joints, as of LeRobot's class."""
-        return dict(self.lerobot_device.action_features)
 
     @property
     def is_connected(self) -> bool:
@@ -271,13 +274,6 @@ class GaploopLeader(Teleoperator):  # type: ignore[misc]
         if self._leader is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
         self._leader = make_leader(plain(self.config), None, self._clock)
-
-    def calibrate(self) -> None:
-        """Refuse: LeRobot's own class does it, and writes the file that both read."""
-        raise UnusableInputError(_elsewhere(self, "teleop"))
-
-    def configure(self) -> None:
-        """Nothing to configure: connecting does."""
 
     def get_action(self) -> dict[str, Any]:
         """Return where the leader is, in LeRobot's units; a servo that is silent for a moment as
@@ -300,10 +296,3 @@ class GaploopLeader(Teleoperator):  # type: ignore[misc]
         """Disconnect; safe to call twice."""
         leader, self._leader = self._leader, None
         disconnect(leader)
-
-
-def _elsewhere(device: Any, kind: str) -> str:
-    return (
-        f"Calibrate it as LeRobot's own: lerobot-calibrate --{kind}.type="
-        f"{plain(device.config).type} with the same port and id. Both read that calibration."
-    )

@@ -4,8 +4,6 @@ Every type that LeRobot ships, those of third-party plugins and gaploop's own re
 when their package is imported; nothing here lists them. `lerobot_factory` connects what is chosen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

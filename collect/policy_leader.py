@@ -4,8 +4,6 @@
 `AsyncPolicyDriver` asks it in a thread of its own: however long it takes, the loop goes on.
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import threading
@@ -519,13 +517,10 @@ class AsyncPolicyDriver(PolicyLeader):
         kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
         gone = min(self._step + is_on_its_way - self._first, len(plan) - 1)
         old, new = self._path[len(kept) :], plan[max(gone, 0) :]
-        self._path = [*kept, *self._joined(old, new)]
+        # A new plan, beside what is left of the old one.
+        self._path = [*kept, *(cross_faded(old, new) if self._blends else new)]
         if not is_on_its_way:
             self._aim()
-
-    def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
-        """Return what the arm follows: a new plan, beside what is left of the old one."""
-        return cross_faded(old, new) if self._blends else new
 
     def _require_in_time(self) -> None:
         """Note as an error that plans take longer than they can bridge."""

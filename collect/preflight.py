@@ -7,8 +7,6 @@ beside its file, STATION.mornings.jsonl, one line a run: when, and the numbers; 
 people, paths or pictures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -260,18 +258,18 @@ def _once(value: float) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def _morning(row: Any, _where: str) -> Day:
-    return str(row["at"]), figures_from_json(row["figures"])
-
-
 def check_history(
     station: Path, figures: Sequence[Figure], now: datetime | None = None
 ) -> Iterator[CheckResult]:
     """Yield what changed since the mornings before; keep this morning's figures."""
     path = station.with_name(f"{station.stem}{SUFFIX}")
+
+    def day(row: Any, _where: str) -> Day:
+        return str(row["at"]), figures_from_json(row["figures"])
+
     today = (now or datetime.now(UTC)).astimezone()
     try:
-        days = list(json_lines(path, "a morning's figures", _morning)) if path.exists() else []
+        days = list(json_lines(path, "a morning's figures", day)) if path.exists() else []
     except UnusableInputError as error:
         fix = f"Move {path} away: a new one is begun."
         yield CheckResult(HISTORY, Level.WARN, str(error), fix)

@@ -4,8 +4,6 @@ Each part is a take of kind `probe`, which nothing learns from, with its name as
 `probe`. In the embedded cell a scripted person stands the object between the jaws.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -6,8 +6,6 @@ as `interrupted`: nothing is published unless a person says how the take went. R
 changes nothing, killing it neither, and sealed takes are never opened for writing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

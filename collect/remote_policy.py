@@ -4,8 +4,6 @@ An observation goes out, a plan comes back: as many joint targets as the policy 
 real arm `AsyncPolicyDriver` asks ahead of time, in a thread of its own.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import threading

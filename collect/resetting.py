@@ -5,8 +5,6 @@ the next drawn start; it looks again, and only what the picture shows counts. Th
 person is called.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@
  "content": {"cameras": {"wrist": {"intrinsics": {…}, "hand_eye": {…}}}, …}, …}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ own thread beside two video encoders, without real-time rights one turn in a hun
 late, with them 0.05 ms.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

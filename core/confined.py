@@ -4,8 +4,6 @@ SPEC is JSON: `memory_mb`, `file_mb`, `processes`, and `root` with `reads` where
 into namespaces of its own. Exit code 125: the system doesn't permit those, and nothing was run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

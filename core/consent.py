@@ -12,8 +12,6 @@ real station with a `human` condition other than "none", or as a demonstration o
 `human_behavior`. Simulated people in the embedded cell need none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

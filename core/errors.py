@@ -1,7 +1,5 @@
 """One tree of errors. Each says what is wrong, where, and how to fix it, on one line."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Final

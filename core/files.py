@@ -1,7 +1,5 @@
 """Files that are either whole or absent, names that sort by time, and hashes for lineage."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -6,8 +6,6 @@ Within one file, newer is what stands further down, whatever the clocks said; `m
 files together by time without changing the order of any.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

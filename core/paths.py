@@ -6,8 +6,6 @@ and its links, and could name any file of this computer with them.
 tests/test_foreign_paths.py lists every place where a name is joined to a path, and why it's safe.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """`plan.yaml`: what to collect next and why, or what to do instead of collecting."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -5,8 +5,6 @@ is refused (`require_posix`). Whoever needs one calls it here; `tests/test_platf
 that were made elsewhere, and runs gaploop with the functions taken away.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """The seams of gaploop: what a device, a policy or a tracker must offer to be used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 

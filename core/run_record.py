@@ -4,8 +4,6 @@ The one writer of it. Where a run is made from takes of people, its folder is no
 register, so that a withdrawal finds what was trained on them or shows them.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata

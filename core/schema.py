@@ -1,7 +1,5 @@
 """YAML files that people write, such as plan, station and suite: read into dataclasses, checked."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass

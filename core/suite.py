@@ -3,8 +3,6 @@
 The file names tasks; everything else has a default. `docs/train/gate.md` says what the rules mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -6,8 +6,6 @@ whole cell or of one joint. What the takes couldn't tell is listed too, with `ex
 cell keeps its nominal value there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field

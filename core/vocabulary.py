@@ -6,8 +6,6 @@ collection dimensions in the sim-to-real literature; the last three are those a 
 rule out before it pays for demonstrations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Episode columns stand on every episode with a fixed Arrow type, never null: LeRo
 all files of `meta/episodes` share one schema.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ dataset to one that is made of it, and to the new version of itself no label is 
 counts twice: events are put among those that are there by time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

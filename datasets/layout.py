@@ -1,7 +1,5 @@
 """What a LeRobot v3 dataset says about itself, read without LeRobot: JSON and Parquet only."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

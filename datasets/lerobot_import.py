@@ -5,8 +5,6 @@ a video can't be cut. Where they are dropped, rows and statistics are written an
 joint state is copied to `observation.environment_state`, because ACT refuses state alone.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Journal to LeRobot v3 dataset: idempotent, appending, and safe to kill at any instant."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 import shutil

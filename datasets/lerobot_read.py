@@ -3,8 +3,6 @@
 A dataset's frames come from Parquet, telemetry from Zarr, pictures on demand.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ detector of the user's, as ONNX, takes their place. A box is blurred in the pict
 that it was found in, too: a detector that misses in between, or a moment later, shows nobody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ can't do that, two renames do it; a kill between them leaves the old one as `.<n
 which the next `recover` puts back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 Numbers come straight from Parquet: no video is opened, no LeRobot needed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

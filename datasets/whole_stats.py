@@ -6,8 +6,6 @@ which are no quantiles of anything: where episodes differ, half of the frames ca
 episodes' statistics are joined, each standing for the distribution that its quantiles outline.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -10,8 +10,6 @@ two where they are likely together. `python -m benchmarks attribution` rebuilds 
 From a dozen failures on that engineers labelled, the weights move to what holds at their station.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ nearest, so that a camera on a wrist or head can be judged, too. Nothing was fit
 any place: limits follow from the reference, `ERROR_RATE` and how finely pictures can be measured.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ that of the same residuals in shuffled order: if nothing changed, one in twenty 
 the number of trials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

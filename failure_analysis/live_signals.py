@@ -4,8 +4,6 @@ At the end of a take, after `finish`, each equals what `signals` measures on the
 before, speeds are half their 50 ms window behind. Numbers so far, not of a window.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final

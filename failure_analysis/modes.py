@@ -6,8 +6,6 @@ on nothing, grips that were lost, things put down). Definitions are in docs/diag
 Thresholds are angles and times of a tabletop arm, or multiples of the take's own noise.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final

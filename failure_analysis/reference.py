@@ -5,8 +5,6 @@ successful takes. Nominal values, colours, priors and the learned model were fit
 cell: `Ground` says where takes stand, and elsewhere all that is silent.
 """
 
-from __future__ import annotations
-
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence

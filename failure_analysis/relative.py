@@ -7,8 +7,6 @@ the same outcomes anew (the max-T test of Westfall and Young 1993), so that outc
 name anything in one set of twenty, however many figures are tried.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

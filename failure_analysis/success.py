@@ -7,8 +7,6 @@ the station's own labels. How often it is wrong is counted on episodes that it w
 what isn't counted is never used.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -6,8 +6,6 @@ takes with pictures (`tuning.lerobot_image_policy`). A run folder says what it w
 that nothing is gone on with from other data or settings.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -4,8 +4,6 @@ They are read from a published dataset's Parquet, without any video. Which sampl
 is decided by `datasets.mixing.mixture`, a pure function of seed and step.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What `gaploop finetune` can be asked for: the options, as Python callers give them, too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,17 +10,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.vocabulary import check_selection
 from gaploop.datasets.cache.folder import CacheOptions
-from gaploop.finetune.tuning.presets import (
-    LEROBOT,
-    LORA,
-    METHODS,
-    REINFORCE,
-    LoraOptions,
-    Preset,
-    Randomise,
-    TrainSpec,
-    preset_for,
-)
+from gaploop.finetune.tuning import presets
 
 STATS: Final = ("base", "new")
 """By whose statistics a tuned policy normalises: its base's or the new data's; why, in
@@ -115,7 +103,7 @@ class FinetuneConfig:
     """
 
     policy: StartPolicy = field(default_factory=StartPolicy)
-    method: str = LORA
+    method: str = presets.LORA
     """lora (an adapter), full (all weights), reinforce, lerobot, or the name of a preset such as
     act_lora where it isn't chosen by the kind of policy; help lists them."""
     mixture: Path | None = None
@@ -137,13 +125,13 @@ class FinetuneConfig:
     held_out: float | tuple[int | str, ...] = ()
     """What to keep aside of the real episodes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""
-    lora: LoraOptions = field(default_factory=LoraOptions)
+    lora: presets.LoraOptions = field(default_factory=presets.LoraOptions)
     stats: str = "base"
     """Normalise by the statistics of the base, or of the new data (new)."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: CacheOptions = field(default_factory=CacheOptions)
-    randomise: Randomise = field(default_factory=Randomise)
+    randomise: presets.Randomise = field(default_factory=presets.Randomise)
     env: TrainingCell = field(default_factory=TrainingCell)
     steps: int = 0
     """Training steps; rounds of attempts for reinforce; the preset's unless given."""
@@ -173,8 +161,8 @@ class FinetuneConfig:
     """Options of lerobot-train, as they stand after `--`."""
 
     def __post_init__(self) -> None:
-        if self.method not in (*METHODS, "help"):
-            raise unknown_choice("method", self.method, METHODS, "--method")
+        if self.method not in (*presets.METHODS, "help"):
+            raise unknown_choice("method", self.method, presets.METHODS, "--method")
         check_selection(self.select)
         if self.stats not in STATS:
             raise unknown_choice("statistics", self.stats, STATS, "--stats")
@@ -195,7 +183,7 @@ class FinetuneConfig:
         """Return gap dimension to how often its takes are drawn, relative to 1."""
         return weights_of(load_plan(self.plan, None)) if self.plan else {}
 
-    def spec(self, preset: TrainSpec) -> TrainSpec:
+    def spec(self, preset: presets.TrainSpec) -> presets.TrainSpec:
         """Return how to train: as a preset says, but for what was given.
 
         It warms up for half of the run at most.
@@ -204,10 +192,10 @@ class FinetuneConfig:
         spec = replace(preset, **given, seed=self.seed)
         return replace(spec, warmup_steps=min(spec.warmup_steps, max(1, spec.steps // 2)))
 
-    def recipe(self, kind: str) -> Preset:
+    def recipe(self, kind: str) -> presets.Preset:
         """Return how a kind of policy is tuned; see `adapt.kind_of`."""
-        preset = preset_for(kind, self.method)
-        lora = LoraOptions(
+        preset = presets.preset_for(kind, self.method)
+        lora = presets.LoraOptions(
             self.lora.r or preset.lora.r, self.lora.target_modules or preset.lora.target_modules
         )
         return replace(preset, spec=self.spec(preset.spec), lora=lora)
@@ -220,9 +208,9 @@ class FinetuneConfig:
         """
         used: tuple[str, ...] = tuple(f.name for f in fields(self) if f.name != "env")
         way = f"--method={self.method}"
-        if self.method == LEROBOT:
+        if self.method == presets.LEROBOT:
             used = _LEROBOT
-        elif self.method == REINFORCE:
+        elif self.method == presets.REINFORCE:
             used = _REINFORCE
         elif self.policy.type:
             used, way = _FROM_SCRATCH, f"--policy.type={self.policy.type}"
@@ -231,7 +219,7 @@ class FinetuneConfig:
             if getattr(self, name) == getattr(usual, name):
                 continue
             fix = "Leave it out."
-            if self.method == LEROBOT:
+            if self.method == presets.LEROBOT:
                 fix = "It is lerobot-train that trains: give its options after --."
             if name == "mixture" and self.policy.type:
                 fix = "Name datasets with --sim='[DIR]', or give --sim_takes=400."
@@ -239,11 +227,11 @@ class FinetuneConfig:
                 f"{self.mixture}, as a mixture of datasets," if name == "mixture" else f"--{name}"
             )
             raise UnusableInputError(f"{what} does nothing with {way}. {fix}")
-        if self.lerobot and self.method != LEROBOT:
+        if self.lerobot and self.method != presets.LEROBOT:
             raise UnusableInputError(
                 "What stands after -- is for LeRobot's own training: add --method=lerobot."
             )
-        if self.policy.type and self.method != LORA:
+        if self.policy.type and self.method != presets.LORA:
             raise UnusableInputError(f"--policy.type trains a new policy, {way} doesn't. Choose.")
 
     def record(self) -> Mapping[str, Any]:

@@ -4,8 +4,6 @@ Object and target lie where the twin's own tracker reads them as the episode's f
 An episode whose scene nobody tracked stands beside another scene, and the caption says so.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ A base needs hundreds of takes and only their joint and scene states. The same l
 are a pure function of cell, takes and seed, so that the command alone rebuilds the base.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Does a policy fit the arm that it is about to drive: names, units, rate, cameras
 arm stands in for a dataset: what a checkpoint's files say is set against it as against any.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A rollout's numbers stay in memory, so that what went wrong in it can be told wi
 Rollouts that `gaploop rollout` recorded are counted likewise, by what was set up.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import socket

@@ -1,7 +1,5 @@
 """What an evaluation varies, one factor at a time, and how such a setting is named and drawn."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

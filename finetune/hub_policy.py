@@ -7,8 +7,6 @@ which is the base's, once more beside `base/` (the Hub and the download cache ke
 equal files). Whoever has the repository has the base.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping

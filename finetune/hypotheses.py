@@ -8,8 +8,6 @@ as diagnoses of takes are. Only what was not measured is shared out anew; whethe
 of that at all, the reproduction told.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -6,8 +6,6 @@ map (by default the environment state goes in unnormalised, silently), and the v
 encoder is off, since the scripted demonstrations have one style.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Iterator, Mapping

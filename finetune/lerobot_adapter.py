@@ -7,8 +7,6 @@ large to copy is named by its name on the Hub, where it has one. The sidecar say
 an adapter was trained on, and it is put on no others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -5,8 +5,6 @@ arm read is put behind the joints' state, after each has been normalised by its 
 saved preprocessor names this class by its full path, as it does `TrackerStep`, and for its reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -300,7 +300,9 @@ class GymDriver:
         if isinstance(env, GymEnvConfig):
             rate_hz = self._speed_scale / float(vector.envs[0].world.period_s)
         if self._path and self._side is None:
-            self._side = _loaded(self._path, _with_features(env, vector), self._loading)
+            if isinstance(env, GymEnvConfig):  # only the environment knows what it shows
+                env.features, env.features_map = features_of(vector.envs[0])
+            self._side = _loaded(self._path, env, self._loading)
         try:
             if self.script:
                 found = [self._attempt(vector.envs[0], seed) for seed in seeds]
@@ -429,13 +431,6 @@ def script_of(policy: str) -> Callable[..., Any] | None:
     if ":" not in policy or Path(policy).exists():
         return None
     return named_function(policy, "--policy.path", "module:name, a function or class")
-
-
-def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
-    """Return a configuration that says what its environment shows, where only that knows."""
-    if isinstance(env, GymEnvConfig):
-        env.features, env.features_map = features_of(vector.envs[0])
-    return env
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """How long a policy takes for a plan here, in which format, and whether that is in time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping

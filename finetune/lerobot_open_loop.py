@@ -1,7 +1,5 @@
 """Asks a LeRobot policy about a dataset's rows: what `gaploop check DIR --policy.path` runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final

@@ -5,8 +5,6 @@ by `LerobotDriver`, the way of lerobot-rollout: LeRobot's `prepare_observation_f
 processors, `predict_action_chunk`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

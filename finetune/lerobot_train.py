@@ -15,8 +15,6 @@ no place for: the best weights by held-out takes, an early end, a checkpoint on 
 memory.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import sys
@@ -126,7 +124,6 @@ def read_options() -> Any:
         cfg.validate()
         return cfg
 
-    read.__annotations__["cfg"] = TrainPipelineConfig  # LeRobot looks for the class itself
     register_third_party_plugins()
     return parser.wrap()(read)()
 

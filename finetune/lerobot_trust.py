@@ -12,8 +12,6 @@ What counts as known: steps and policy types of LeRobot and gaploop, of installe
 user imports by `--policy.discover_packages_path=PACKAGE`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

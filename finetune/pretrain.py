@@ -1,7 +1,5 @@
 """A base policy from scratch, on simulated takes that exist or that are recorded first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A policy that allows for camera, table, joint zeros, light and delay as a twin has them."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ processes of their own. Policies before and after meet the same scenes of the tw
 remedy is kept as it is known, so that after Ctrl-C the same command goes on with the next.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -83,7 +81,11 @@ def try_remedies(
                 offer.remedy, dimension, replace(about, folder=folder), images
             )]  # fmt: skip
             if before is None:
-                untouched = _untouched(typed[-1], about)
+                untouched = [  # the same evaluation, of the policy as it was
+                    f"--policy.path={about.policy}" if w.startswith("--policy.path=") else w
+                    for w in typed[-1]
+                    if not w.startswith("--speed_scale=")
+                ]
                 before = _evaluated(folder.parent / "before", untouched, type_command)
             try:
                 say(f"Trying to {words(offer.remedy)} in the twin …")
@@ -97,12 +99,6 @@ def try_remedies(
                 write_json(folder / "trial.json", asdict(found[name]))
             say(f"{words(name)}: {found[name].message}")
     return found
-
-
-def _untouched(evaluate: Sequence[str], about: PlanContext) -> list[str]:
-    """Return the evaluation of a remedy, of the policy as it was."""
-    return [f"--policy.path={about.policy}" if w.startswith("--policy.path=") else w
-            for w in evaluate if not w.startswith("--speed_scale=")]  # fmt: skip
 
 
 def _carried_out(folder: Path, typed: Sequence[Sequence[str]], type_command: Type) -> Evaluation:

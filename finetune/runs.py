@@ -1,7 +1,5 @@
 """How the `run.json` of a training names what went in, and where that file is."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ checkpoint holds; where they are frozen, as under an adapter, they stay as the b
 adapter doesn't carry them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -4,8 +4,6 @@ Importing torch and LeRobot takes a process many seconds, a rollout under one: s
 anew for each evaluation would cost more than the rollouts.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -6,8 +6,6 @@ read here, because draccus's own reader interprets text as YAML (a task "pick: t
 mapping), knows no bare booleans and no positionals, and reports errors as argparse does.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

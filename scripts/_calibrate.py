@@ -1,7 +1,5 @@
 """What `gaploop calibrate` does: show, board, intrinsics, hand_eye, drift, from_twin."""
 
-from __future__ import annotations
-
 import logging
 import time
 from dataclasses import asdict
@@ -16,6 +14,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.twin import load_twin
 from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
+from gaploop.teleop.calibration import store
 from gaploop.teleop.calibration.board import find_board, parse_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import REST, CalibrationSighting, check_drift
 from gaploop.teleop.calibration.hand_eye import HandEyeResult, calibrate_hand_eye
@@ -23,20 +22,6 @@ from gaploop.teleop.calibration.intrinsics import (
     IntrinsicsResult,
     calibrate_intrinsics,
     draw_coverage,
-)
-from gaploop.teleop.calibration.store import (
-    OLD_DAYS,
-    POSES,
-    CellCalibration,
-    calibration_path,
-    find_boards,
-    find_sightings,
-    image_files,
-    load_calibration,
-    read_image,
-    read_poses,
-    save_part,
-    write_image,
 )
 
 log = logging.getLogger(__name__)
@@ -75,7 +60,7 @@ def from_twin(config: CalibrateConfig) -> int:
 
 def show(config: CalibrateConfig) -> int:
     """Print what is calibrated, how long ago, and how well."""
-    calibration = load_calibration(calibration_path(config.station))
+    calibration = store.load_calibration(store.calibration_path(config.station))
     ages = calibration.ages_days()
     lines = [f"{calibration.path}: {calibration.id}"]
     for name, part in calibration.parts():
@@ -86,7 +71,7 @@ def show(config: CalibrateConfig) -> int:
             good = f"{part['rms_px']:.2f} px RMS, {part['width']}x{part['height']}"
         elif "held_out_mm" in part:
             good = f"{part['held_out_mm']:.1f} mm held out, {part['setup'].replace('_', ' ')}"
-        old = "  older than a month: worth repeating" if days > OLD_DAYS else ""
+        old = "  older than a month: worth repeating" if days > store.OLD_DAYS else ""
         lines.append(f"  {name:<32} {age:>10}  {good}{old}")
     answer = {
         "path": calibration.path,
@@ -118,13 +103,13 @@ def intrinsics(config: CalibrateConfig) -> int:
     if config.camera is not None:
         with one_camera(config.camera, name, config.robot) as camera:
             take_board_pictures(camera, made, folder)
-    files = image_files(folder)
+    files = store.image_files(folder)
     with options.progress("Looking for boards", len(files)) as advance:
-        views, missed = find_boards(made, files, advance)
+        views, missed = store.find_boards(made, files, advance)
     with options.progress("Fitting"):
         result = calibrate_intrinsics(made, views, config.lens)
     picture = writable_folder(config.output_dir or folder / "report") / "coverage.png"
-    write_image(picture, draw_coverage(views, result))
+    store.write_image(picture, draw_coverage(views, result))
     size = f"{len(views)} pictures of {result.intrinsics.width}x{result.intrinsics.height} px"
     lines = [made.words, size + _not_found(missed), *result.lines()]
     lines.append(f"  coverage      {result.coverage.share:.0%} of the picture: {picture}")
@@ -140,7 +125,7 @@ def intrinsics(config: CalibrateConfig) -> int:
 
 def hand_eye(config: CalibrateConfig) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
-    calibration = load_calibration(calibration_path(config.station), missing_ok=True)
+    calibration = store.load_calibration(store.calibration_path(config.station), missing_ok=True)
     folder, name, made = _folder(config), _camera_name(config), parse_board(config.board)
     lens, arm = calibration.intrinsics(name), _arm_model(config)
     if config.robot is not None:
@@ -153,7 +138,7 @@ def hand_eye(config: CalibrateConfig) -> int:
             log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
             take_poses(camera, follower, arm, made, folder)
     with options.progress("Looking for boards") as advance:
-        sightings, missed = find_sightings(made, folder, arm, advance)
+        sightings, missed = store.find_sightings(made, folder, arm, advance)
     with options.progress("Fitting"):
         result = calibrate_hand_eye(made, lens, sightings, config.setup)
     lines = [made.words, f"{len(sightings)} pictures{_not_found(missed)}", *result.lines()]
@@ -177,8 +162,8 @@ def drift(config: CalibrateConfig) -> int:
     if config.camera is not None or config.path is not None or config.camera_name:
         made, name = parse_board(config.board), _camera_name(config)
         if config.camera is None and config.path is not None:
-            path = image_files(config.path)[-1]
-            image, where = read_image(path), str(path)
+            path = store.image_files(config.path)[-1]
+            image, where = store.read_image(path), str(path)
         else:
             with one_camera(config.camera, name, config.robot) as camera:
                 time.sleep(SETTLES_S)
@@ -193,8 +178,8 @@ def drift(config: CalibrateConfig) -> int:
     if config.robot is not None:
         with limp_arm(config.robot, config.station, keep=config.store) as follower:
             q_rad, names = follower.read().position_rad, follower.joint_names
-    elif arm and folder and (folder / POSES).is_file():
-        q_rad, names = list(read_poses(folder, arm).values())[-1][1], arm.joint_names
+    elif arm and folder and (folder / store.POSES).is_file():
+        q_rad, names = list(store.read_poses(folder, arm).values())[-1][1], arm.joint_names
     if q_rad is None and not views:
         raise UnusableInputError(
             "Nothing to look at. Give the arm (--robot.type=…), a camera (--camera.type=… "
@@ -206,7 +191,7 @@ def drift(config: CalibrateConfig) -> int:
         saved = _save(config, ("references", REST), seen.to_json(), lines)
         options.emit(config.json, {"stored": REST, "calibration": saved.id}, lines[0])
         return 0
-    found = check_drift(load_calibration(calibration_path(config.station)), seen, arm)
+    found = check_drift(store.load_calibration(store.calibration_path(config.station)), seen, arm)
     if found.verdict == "unknown":
         raise UnusableInputError(
             f"Nothing to compare with '{REST}': show what it was stored with (joints "
@@ -223,7 +208,7 @@ def _camera_name(config: CalibrateConfig) -> str:
     """Return the camera's name: as given, or the only one that is known."""
     if config.camera_name:
         return config.camera_name
-    calibration = load_calibration(calibration_path(config.station), missing_ok=True)
+    calibration = store.load_calibration(store.calibration_path(config.station), missing_ok=True)
     known = tuple(calibration.content.get("cameras", {}))
     if len(known) == 1:
         return str(known[0])
@@ -268,9 +253,9 @@ def _keep(
 
 def _save(
     config: CalibrateConfig, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
-) -> CellCalibration:
+) -> store.CellCalibration:
     """Set one part of the calibration file, and add to `lines` where it went."""
-    saved = save_part(calibration_path(config.station), place, options.jsonable(values))
+    saved = store.save_part(store.calibration_path(config.station), place, options.jsonable(values))
     lines.append(f"Saved as {'.'.join(place)} in {saved.path} ({saved.id}).")
     return saved
 

@@ -1,7 +1,5 @@
 """What `gaploop check` does: finds damage, says what episodes show by themselves, fixes."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `gaploop diagnose` does: episodes set against a reference, and what they show together."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Sequence

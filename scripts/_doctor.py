@@ -1,7 +1,5 @@
 """What `gaploop doctor` does: looks at arm, cameras, policy and machine."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

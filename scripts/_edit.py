@@ -1,7 +1,5 @@
 """What `gaploop edit` does."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

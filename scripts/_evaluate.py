@@ -1,7 +1,5 @@
 """What `gaploop evaluate` does: rolls a policy out, or counts what was recorded."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

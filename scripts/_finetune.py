@@ -1,7 +1,5 @@
 """What `gaploop finetune` does: trains, reinforces, or shows what a mixture draws."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

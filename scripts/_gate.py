@@ -1,7 +1,5 @@
 """What `gaploop gate` does: asks the stations, decides, writes why."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What `gaploop identify` does: a probe recorded, a station fitted, its page."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What `gaploop plan` does: what to record, its page, remedies that are tried."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace

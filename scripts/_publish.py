@@ -1,7 +1,5 @@
 """What `gaploop publish` does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict
 

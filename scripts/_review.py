@@ -1,7 +1,5 @@
 """What `gaploop review` does: serves the page, and keeps what was labelled."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

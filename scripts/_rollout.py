@@ -1,7 +1,5 @@
 """What `gaploop rollout` does: a policy drives, a person may take over."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What `gaploop serve` does: lends a leader or a policy until a signal comes."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

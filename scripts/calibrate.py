@@ -1,7 +1,5 @@
 """The command `gaploop calibrate`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal

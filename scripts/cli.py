@@ -20,8 +20,6 @@ Nothing heavy is imported until a command is known: `gaploop --help` reads the f
 `command` makes a function of what a command does: `gaploop.diagnose("rollouts", output_dir="out")`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """`gaploop consent`: who agreed to take part, for what, until when; and taking it back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final

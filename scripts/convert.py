@@ -1,7 +1,5 @@
 """The command `gaploop convert`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`gaploop diagnose`: what went wrong in a set of episodes, when, and why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command `gaploop doctor`: what must be well before an arm is used, and before a policy is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final

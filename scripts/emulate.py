@@ -1,7 +1,5 @@
 """gaploop emulate: a servo bus on a pseudo-terminal, and the commands to it, one a line."""
 
-from __future__ import annotations
-
 import math
 import os
 import select

@@ -1,7 +1,5 @@
 """`gaploop evaluate`: how often a policy succeeds, under what, and what goes wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

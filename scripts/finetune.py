@@ -1,7 +1,5 @@
 """Adapt any LeRobot policy to real episodes; or train, reinforce and mix, by --method."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from gaploop.finetune.config import FinetuneConfig as FinetuneConfig

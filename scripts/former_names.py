@@ -3,8 +3,6 @@
 They answer for one release; `python -m benchmarks house` counts none of them as a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`gaploop gate`: may a candidate policy replace the baseline? promote, reject or inconclusive."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """`gaploop identify`: what differs at a station from the simulated cell, by its episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `gaploop label`."""
 
-from __future__ import annotations
-
 import getpass
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`gaploop plan`: from a diagnosis to what to collect, or what to do instead."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final

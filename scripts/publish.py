@@ -1,7 +1,5 @@
 """The command `gaploop publish`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command `gaploop rollout`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """The command `gaploop serve`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The command `gaploop teleoperate`."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ with use_degrees: the arm's joints in degrees about the middle of their range, t
 map one to one. The tasks are scene files of this package.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -4,8 +4,6 @@ The nominal cell is "sim"; the same cell with injected gaps stands for the real 
 and reports call results between the two sim-to-sim.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What an experimenter sets in the cell on purpose, as opposed to gaps, which nobody asked for."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

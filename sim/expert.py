@@ -4,8 +4,6 @@ It stands for a person, sees the scene as one does, and adapts to it. From top t
 moves its tool, what it sees, what it does, and how two arms hand over to each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum

@@ -9,8 +9,6 @@ it may draw back once, and may turn the thing while it holds it out. It doesn't 
 and a robot that pushes it moves nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

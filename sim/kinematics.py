@@ -4,8 +4,6 @@ Damped least squares over all six rows (Nakamura and Hanafusa 1986): an arm may 
 so the tilt it cannot reach is traded against position by a small orientation weight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mujoco

@@ -3,8 +3,6 @@
 Plain LeRobot rolls policies out in the cell by `lerobot_env`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ gaploop or plain lerobot-rollout, it then gets the scene and the joints as they 
 for the reason of `TrackerStep`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, cast

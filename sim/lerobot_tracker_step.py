@@ -5,8 +5,6 @@ runs it on a robot that yields only pictures and joints. It isn't entered in LeR
 of steps on purpose: registered names resolve only after somebody has imported the module.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any gymnasium environment by its id, and a scene of a file, as environments of LeRobot."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

@@ -9,8 +9,6 @@ JSON: {"timestamps": {name: s}, "images": {name: base64 of a JPEG}} (lerobot/cam
 copy of the model once, and its positions through shared memory after every step.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import multiprocessing

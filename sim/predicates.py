@@ -3,8 +3,6 @@
 success: {all: [{near: {object: cube, to: disc, within_m: 0.02}}, {released: cube}]}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -259,7 +257,7 @@ def parse(said: Any, model: mujoco.MjModel, where: str) -> Holds:
     check_keys(given, fields, where, [k for k, p in fields.items() if p.default is p.empty])
     arguments = dict[str, Any]()
     for key, entry in given.items():
-        if fields[key].annotation == "float":
+        if fields[key].annotation is float:
             arguments[fields[key].name] = number(entry, f"{where}: {key}", -1e3, 1e3)
         else:
             kind, names = _names("site" if key == "of" and name == "inside" else key, model)

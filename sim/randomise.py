@@ -5,8 +5,6 @@ arXiv:1710.06537), in the units of the mechanisms that gaps and twins act throug
 (seed, take) and the parameter's name alone.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

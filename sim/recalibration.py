@@ -6,8 +6,6 @@ without its pictures; readings and goals of a joint whose zero is off differ by 
 and colour cast change each level of a picture into another, and most of them back again.
 """
 
-from __future__ import annotations
-
 import colorsys
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Whatever looks at pictures knows a red object and a blue target. Where a station
 the colour circle is stretched so that they take these places and what is red or blue leaves them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

@@ -3,8 +3,6 @@
 Found where there is no doubt; a few lines of YAML say the rest. Names are the model's own.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

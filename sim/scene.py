@@ -1,7 +1,5 @@
 """The MuJoCo model of the cell: arm, table, object, target, camera."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -6,8 +6,6 @@ where there are none) are split into training's and held-out ones by a hash of t
 what a policy is tried with can be what it has never seen.
 """
 
-from __future__ import annotations
-
 import colorsys
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

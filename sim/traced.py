@@ -7,8 +7,6 @@ shadows as soft as their bulbs are large. What is left out: sheen that MuJoCo dr
 geoms that glow, textures but flat ones of planes and meshes (their mean colour stands for others).
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 from functools import cache

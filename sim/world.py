@@ -4,8 +4,6 @@ The embedded cell is one (`cell.SimCell`), a scene file (`scene_world.SceneWorld
 gymnasium environment, which `GymWorld` puts gaps into.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections import deque

@@ -520,7 +520,8 @@ class ControlThread:
                     time.sleep(SPAN_LOOK_S)
         finally:
             span.close()
-            self._inboxes, self._on_frame = _without(self._inboxes, span), callbacks
+            self._inboxes = tuple(inbox for inbox in self._inboxes if inbox is not span)
+            self._on_frame = callbacks
         if self._error is not None:
             raise self._error
         return span.end()
@@ -580,10 +581,6 @@ class ControlThread:
     def __exit__(self, *_: object) -> None:
         for fault in self.close():
             log.error("%s", fault)
-
-
-def _without[T](items: tuple[T, ...], one: object) -> tuple[T, ...]:
-    return tuple(item for item in items if item is not one)
 
 
 def _faults(boxes: Iterable[Mailbox]) -> tuple[str, ...]:

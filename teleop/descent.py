@@ -5,8 +5,6 @@ turn, for the control loop's thread after a trip, an error or an ordinary end, a
 watchdog's where that thread hangs.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -11,8 +11,6 @@ A pure state machine of NumPy arrays: the control loop steps it, and so does the
 program that is gone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from enum import Enum

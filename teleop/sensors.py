@@ -6,8 +6,6 @@ A sensor is a port on which lines of numbers arrive, as microcontrollers and man
 send them, or a class of one's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

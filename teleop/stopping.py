@@ -1,7 +1,5 @@
 """Stopping in good order: every step is tried, whatever the ones before it did."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -8,8 +8,6 @@ that. Then it lowers and releases the arm. Where the program ends in order, it e
 `Supervisor` is the program's side; run as a module this is the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

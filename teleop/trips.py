@@ -1,7 +1,5 @@
 """What trips the safety filter, watched on every turn before any command goes out, and in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final

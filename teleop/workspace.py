@@ -12,8 +12,6 @@ them costs much, and the same search always has the same result. While the arm c
 costs nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -19,10 +18,20 @@ from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import DIGITS, Command, keys
 from gaploop.collect.operator.terminal import DRAW_S, TURN_S, Turn
 from gaploop.collect.operator.view import Shown, Tone, look
-from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.panel import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
+from gaploop.teleop.leaders.panel import (
+    AMBER,
+    DIM,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    RED,
+    letters,
+    open_display,
+    pygame,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices
@@ -72,8 +81,6 @@ _OUTCOMES: Final = {
     Outcome.INTERRUPTED: WARN,
     Outcome.UNLABELLED: WARN,
 }
-_UNSEEN: Final = ("offscreen", "dummy")
-"""SDL's drivers that draw on nothing: taken only where they are asked for by name."""
 
 
 class OperatorWindow:
@@ -83,17 +90,7 @@ class OperatorWindow:
     """
 
     def __init__(self, title: str) -> None:
-        try:
-            pygame.display.init()
-            driver = pygame.display.get_driver()
-            if driver in _UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
-                pygame.display.quit()
-                raise DeviceError(_nowhere(f"SDL fell back to '{driver}'"))
-            pygame.font.init()
-            pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
-        except pygame.error as error:
-            raise DeviceError(_nowhere(str(error))) from error
-        pygame.display.set_caption(title)
+        open_display(title, SIZE_PX, "Use --display=terminal. ")
         pygame.key.set_repeat()  # off: a key held down is one press
         self._scale = 1.0
         self._surface: Any = None
@@ -304,14 +301,6 @@ def draw_picture(surface: Any, image: Image, box: Box) -> None:
     raw = pygame.image.frombuffer(np.ascontiguousarray(image).tobytes(), (width, height), "RGB")
     at = box[0] + (box[2] - size[0]) / 2, box[1] + (box[3] - size[1]) / 2
     surface.blit(pygame.transform.scale(raw, size), (round(at[0]), round(at[1])))
-
-
-def _nowhere(why: str) -> str:
-    where = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
-    return (
-        f"No window can be opened for the operator ({why}; display: {where}). Use "
-        "--display=terminal, or run it on a desktop or over ssh -X."
-    )
 
 
 _KEYS: Final = {

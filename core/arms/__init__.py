@@ -3,8 +3,6 @@
 Importing this loads nothing heavy.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The cube starts before the left arm and the disc lies before the right one, too 
 arm each: the left arm hands over in the middle. Frame: that of the cell, between both bases.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final

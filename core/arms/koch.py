@@ -1,7 +1,5 @@
 """The Koch v1.1: a follower of XL430 and XL330-M288, a leader of XL330-M077."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from gaploop.core.arm import (

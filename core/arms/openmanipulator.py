@@ -1,7 +1,5 @@
 """ROBOTIS' OMX-F (ids 11 to 16) and OMX-L (ids 1 to 6), as LeRobot drives them."""
 
-from __future__ import annotations
-
 from math import pi
 from typing import Final
 

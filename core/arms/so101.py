@@ -1,32 +1,15 @@
 """The SO-101 (and the SO-100, whose links are as long to within millimetres)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.arm import (
-    ASSEMBLED_TICKS,
-    PAN_AXIS_X_M,
-    SIX_JOINTS,
-    Arm,
-    ArmSpec,
-    CellArm,
-    Grip,
-    GuardedPoint,
-    Link,
-    ModelFile,
-    Paint,
-    ServoChain,
-    Servos,
-    half_ranges,
-)
+from gaploop.core import arm
 
 # The MuJoCo Menagerie model that so101-nexus ships (Apache-2.0).
-MODEL: Final = ModelFile(
+MODEL: Final = arm.ModelFile(
     "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install 'gaploop[sim]'"
 )
 GRIPPER_RAD: Final = (-0.174533, 1.7453292)  # of the model's joint
@@ -37,7 +20,7 @@ STALL_NM: Final = 2.94
 """Of an STS3215 at 12 V (C018), by Feetech's sheet: 30 kg cm; the model's force limit."""
 
 
-def load(mjcf: Path, paint: Paint) -> Any:
+def load(mjcf: Path, paint: arm.Paint) -> Any:
     """Return the arm alone, as a `mujoco.MjSpec`.
 
     Only its collision geometry is drawn: on a CPU the visual meshes cost over ten times the time.
@@ -68,26 +51,26 @@ def load(mjcf: Path, paint: Paint) -> Any:
 
 
 # STS3215, ids 1 to 6, 1 Mbit/s.
-CHAIN: Final = ServoChain(
+CHAIN: Final = arm.ServoChain(
     protocol="feetech",
     models=("sts3215",) * 6,
-    zero_ticks=ASSEMBLED_TICKS,
+    zero_ticks=arm.ASSEMBLED_TICKS,
     settings={"Return_Delay_Time": 0},
 )
 LEADER: Final = replace(CHAIN, zero_ticks=(2101, 1902, 2087, 2050, 2140, 1990))
 """The same servos, assembled by the same hands: no two arms have the same calibration."""
 
-CELL: Final = CellArm(
+CELL: Final = arm.CellArm(
     name="so101",
     label="SO-101",
     model=MODEL,
     load=load,
-    joint_names=SIX_JOINTS,
+    joint_names=arm.SIX_JOINTS,
     home_q_rad=(1.397, -0.57, 0.587, 1.552, 0.046, 0.75),
     finger_bodies=("gripper", "moving_jaw_so101_v1"),
     main_joints=(0, 1, 2, 3),
     zero_keys=("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad"),
-    grip=Grip(
+    grip=arm.Grip(
         travel_rad=GRIPPER_RAD,
         open_rad=0.75,
         shut_rad=-0.10,
@@ -98,7 +81,7 @@ CELL: Final = CellArm(
     # Feetech's sheet: a stall current of 2.7 A, and 0.18 A running free. Torque is taken as
     # linear in current between the two. Register 69 counts 6.5 mA. LeRobot's so101_follower
     # limits the gripper to half its torque (Max_Torque_Limit 500).
-    servos=Servos(
+    servos=arm.Servos(
         stall_nm=(STALL_NM,) * 6,
         nm_per_a=(STALL_NM / (2.7 - 0.18),) * 6,
         current_step_a=0.0065,
@@ -106,11 +89,11 @@ CELL: Final = CellArm(
         stalls_a=2.5,
     ),
     links=(
-        Link((PAN_AXIS_X_M, 0.0, 0.0624), quat=(0.0, 0.0, -1.0, 0.0)),
-        Link((-0.0303992, -0.0182778, -0.0542), quat=(0.5, -0.5, -0.5, -0.5)),
-        Link((-0.11257, -0.028, 0.0), quat=(_HALF, 0.0, 0.0, _HALF)),
-        Link((-0.1349, 0.0052, 0.0), quat=(_HALF, 0.0, 0.0, -_HALF)),
-        Link((0.0, -0.0611, 0.0181), quat=(_TILT, -_TILT, _UPRIGHT, _UPRIGHT)),
+        arm.Link((arm.PAN_AXIS_X_M, 0.0, 0.0624), quat=(0.0, 0.0, -1.0, 0.0)),
+        arm.Link((-0.0303992, -0.0182778, -0.0542), quat=(0.5, -0.5, -0.5, -0.5)),
+        arm.Link((-0.11257, -0.028, 0.0), quat=(_HALF, 0.0, 0.0, _HALF)),
+        arm.Link((-0.1349, 0.0052, 0.0), quat=(_HALF, 0.0, 0.0, -_HALF)),
+        arm.Link((0.0, -0.0611, 0.0181), quat=(_TILT, -_TILT, _UPRIGHT, _UPRIGHT)),
     ),
     tool_m=(0.012, -0.000218, -0.098127),
     spawn_centre_m=(0.15, 0.0),
@@ -121,25 +104,25 @@ CELL: Final = CellArm(
     report_at_m=(0.13, 0.0, 0.085),
 )
 
-ARM: Final = Arm(
+ARM: Final = arm.Arm(
     name="so101",
     robot_types=(
         *("so100_follower", "so101_follower", "so_follower", "bi_so_follower"),
         *("so100_leader", "so101_leader", "so_leader", "bi_so_leader"),
         "so101_sim",
     ),
-    kinematics=ArmSpec(
+    kinematics=arm.ArmSpec(
         label="SO-101",
         model=MODEL,
         points=(
-            GuardedPoint("fixed finger tip", "gripper", (-0.0081, 0.0, -0.103)),
-            GuardedPoint("moving finger tip", "moving_jaw_so101_v1", (-0.012, -0.078, 0.0192)),
-            GuardedPoint("wrist", "wrist"),
-            GuardedPoint("elbow", "lower_arm"),
+            arm.GuardedPoint("fixed finger tip", "gripper", (-0.0081, 0.0, -0.103)),
+            arm.GuardedPoint("moving finger tip", "moving_jaw_so101_v1", (-0.012, -0.078, 0.0192)),
+            arm.GuardedPoint("wrist", "wrist"),
+            arm.GuardedPoint("elbow", "lower_arm"),
         ),
         workspace_m=((-0.15, 0.45), (-0.40, 0.40), (-0.005, 0.50)),
         gripper_percent_rad=GRIPPER_RAD,
-        half_range_rad=half_ranges(1.91986, 1.7453293, 1.69, 1.658063, 2.7438473, 0.9599311),
+        half_range_rad=arm.half_ranges(1.91986, 1.7453293, 1.69, 1.658063, 2.7438473, 0.9599311),
     ),
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),

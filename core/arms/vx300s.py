@@ -5,8 +5,6 @@ one servo moves both fingers, as on the real arm, and all servos are as stiff fo
 the SO-101's in its model, so that faults of the same size mean the same.
 """
 
-from __future__ import annotations
-
 from html import escape  # xml.sax would bring the whole of urllib
 from pathlib import Path
 from typing import Any, Final

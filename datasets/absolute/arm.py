@@ -13,8 +13,6 @@ together, the median of pairwise slopes (Theil 1950, Sen 1968) for by how much. 
 as it goes on, so whatever else changed with it looks the same, and the sentence says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

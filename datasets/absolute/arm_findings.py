@@ -5,8 +5,6 @@ emulated OpenMANIPULATORs, which `python -m benchmarks absolute` doesn't score; 
 raised by a fifth, since limits fitted to pass 95 % of 40 recordings passed 82 % of others.
 """
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ moves most. Nobody says when a picture was taken: its age is the lag between how
 change and how fast joints move, so it is relative to the readings, which are late themselves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

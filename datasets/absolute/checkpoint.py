@@ -4,8 +4,6 @@ A policy folder holds `config.json` (what goes in and out), processors with the 
 they normalise by, and, by lerobot-train, `train_config.json`: the dataset that it learned from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Mapping

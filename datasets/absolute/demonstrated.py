@@ -4,8 +4,6 @@ Distances are to the nearest row of any demonstration, in spreads of each joint 
 pictures); how far is far, demonstrations say among themselves: each against the others.
 """
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections import Counter

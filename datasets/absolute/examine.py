@@ -1,7 +1,5 @@
 """All absolute tests of a dataset, of several of one station, and of two versions of one."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -7,8 +7,6 @@ matters. Some 40 figures are compared at every place where they may step, so a s
 standard errors (5 % over all, Bonferroni, t distribution of ten episodes).
 """
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections import Counter

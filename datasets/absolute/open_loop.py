@@ -7,8 +7,6 @@ demonstrations differ by among themselves, that is what stands between this data
 Nothing here loads a policy: who does hands in how to ask (`finetune/lerobot_open_loop.py`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A dataset's plain columns as arrays: commands paired with the readings that answer them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ within the sets (Hedges 1981), of words the difference of shares over theirs, so
 ranked together. Intervals are for all comparisons at once (Bonferroni). Nothing here is a cause.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ built on first use; whole batches are fetched at once. Where the cache can't be 
 are decoded for every sample, as LeRobot does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import operator

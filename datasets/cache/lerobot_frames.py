@@ -27,19 +27,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
-from gaploop.datasets.cache.folder import (
-    PACK,
-    CacheFolder,
-    CacheOptions,
-    Int64Array,
-    PackedEpisode,
-    PackWriter,
-    PictureStore,
-    Progress,
-    default_folder,
-    read_index,
-    remove,
-)
+from gaploop.datasets.cache import folder
 from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.video import open_video
 
@@ -60,9 +48,9 @@ def cache_pictures(
     clips: Sequence[Clip],
     rows: int,
     decoding: Decoding,
-    options: CacheOptions,
-    progress: Progress,
-) -> tuple[CacheFolder, dict[str, PictureStore]]:
+    options: folder.CacheOptions,
+    progress: folder.Progress,
+) -> tuple[folder.CacheFolder, dict[str, folder.PictureStore]]:
     """Return the stores of all cameras, for a table of `rows`, after decoding what isn't cached.
 
     Raises:
@@ -79,7 +67,7 @@ def cache_pictures(
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        where = error.filename or options.dir or default_folder()
+        where = error.filename or options.dir or folder.default_folder()
         raise NoRoomError(f"{where}: {error.strerror}") from None
     return cache.folder, cache.stores(rows)
 
@@ -87,9 +75,11 @@ def cache_pictures(
 class _Cache:
     """One dataset's packs, as far as the wanted clips go."""
 
-    def __init__(self, clips: Sequence[Clip], decoding: Decoding, options: CacheOptions) -> None:
+    def __init__(
+        self, clips: Sequence[Clip], decoding: Decoding, options: folder.CacheOptions
+    ) -> None:
         self.clips, self.decoding, self.options = clips, decoding, options
-        self.folder = CacheFolder(decoding.root, options)
+        self.folder = folder.CacheFolder(decoding.root, options)
         self.ids = self.folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
 
         size = "native" if options.shape is None else f"{options.shape[1]}x{options.shape[0]}"
@@ -110,10 +100,10 @@ class _Cache:
         held = self._held()
         return [c for c in self.clips if self._key(c) not in held[c.video]]
 
-    def _held(self) -> dict[str, dict[str, PackedEpisode]]:
-        return {video: read_index(self._pack(video)) for video in self.ids}
+    def _held(self) -> dict[str, dict[str, folder.PackedEpisode]]:
+        return {video: folder.read_index(self._pack(video)) for video in self.ids}
 
-    def build(self, clips: Sequence[Clip], progress: Progress) -> None:
+    def build(self, clips: Sequence[Clip], progress: folder.Progress) -> None:
         """Decode clips into their packs, several videos at once; call with the lock held."""
         if not clips:
             return
@@ -134,16 +124,16 @@ class _Cache:
                 pool.shutdown(cancel_futures=True)
                 if isinstance(error, OSError):
                     for clip in clips:  # a cache that can't be used takes no room either
-                        remove(self._pack(clip.video))
+                        folder.remove(self._pack(clip.video))
                 raise
 
-    def stores(self, rows: int) -> dict[str, PictureStore]:
+    def stores(self, rows: int) -> dict[str, folder.PictureStore]:
         """Return each camera's pictures."""
         result, held = {}, self._held()
         for camera in dict.fromkeys(c.camera for c in self.clips):
             mine = [c for c in self.clips if c.camera == camera]
             videos = list(dict.fromkeys(c.video for c in mine))
-            entries: list[tuple[int, PackedEpisode, Int64Array]] = [
+            entries: list[tuple[int, folder.PackedEpisode, folder.Int64Array]] = [
                 (videos.index(c.video), held[c.video][self._key(c)], c.rows) for c in mine
             ]
             sizes = {f"{e.shape[1]}x{e.shape[0]}" for _, e, _ in entries}
@@ -153,13 +143,13 @@ class _Cache:
                     "Give them one with --cache.size=WIDTHxHEIGHT."
                 )
             packs = [self._pack(v) for v in videos]
-            result[camera] = PictureStore(packs, entries, rows)
+            result[camera] = folder.PictureStore(packs, entries, rows)
         return result
 
     def _decode(
         self, clips: Sequence[Clip], advance: Callable[[int], None], stop: threading.Event
     ) -> None:
-        with PackWriter(self._pack(clips[0].video)) as writer:
+        with folder.PackWriter(self._pack(clips[0].video)) as writer:
             for clip, pictures in decoded(clips, self.decoding):
                 if stop.is_set():
                     return
@@ -167,7 +157,7 @@ class _Cache:
                 advance(len(clip.rows))
 
     def _pack(self, video: str) -> Path:
-        name = f"{video.replace('/', '_')}.{self.ids[video]}{PACK}"
+        name = f"{video.replace('/', '_')}.{self.ids[video]}{folder.PACK}"
         return self.folder.path / self.form / name
 
     def _key(self, clip: Clip) -> str:
@@ -197,7 +187,7 @@ class Clip:
     camera: str
     video: str
     times_s: NDArray[np.float64]
-    rows: Int64Array
+    rows: folder.Int64Array
     shape: tuple[int, int]
 
 

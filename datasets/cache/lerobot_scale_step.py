@@ -6,8 +6,6 @@ lerobot-rollout does it. (It isn't in LeRobot's registry of steps on purpose: re
 resolve only after somebody has imported the module.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ place, the folder before is kept beside the new one, and the two trade places at
 any instant there is the old dataset or the new one. Run again, it finds nothing to do.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import shlex

@@ -5,8 +5,6 @@ goes by a wrong name gets the one that LeRobot looks for, only where it is unamb
 missing has one candidate, and nothing is overwritten.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json

@@ -1,7 +1,5 @@
 """The tables of episodes and tasks: what they say, kept row by row where it is right."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """What `check` says and `--fix` does: findings with codes that scripts may rely on, and actions."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import zipfile

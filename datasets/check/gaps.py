@@ -3,8 +3,6 @@
 `--fix` attaches gap columns and labels to the recordings they belong to by `gap.take`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import shlex

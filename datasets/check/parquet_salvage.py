@@ -8,8 +8,6 @@ Sources: the Parquet format (parquet.thrift, 2.10) and Thrift's compact protocol
 (thrift-compact-protocol.md in the Thrift repository).
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ that they have among the frames. Statistics of pictures are of some of them only
 with what the episodes say.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

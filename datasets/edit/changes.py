@@ -6,8 +6,6 @@ to stand still, are found from state and action: nothing moves in them, every en
 what it wavers by itself around where it begins (or ends). Pauses in between stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

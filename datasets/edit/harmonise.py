@@ -3,8 +3,6 @@
 A conversion, worked out against one dataset, and the spec of one that would make it like another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Its parts that are about numbers change the joint vectors of a take (`observatio
 `gap.sent`), each exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,20 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core import schema
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.core.paths import plain_name
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    number,
-    one_of,
-    ranged,
-    read_as,
-    read_with,
-    texts,
-)
 from gaploop.core.vocabulary import noted
 from gaploop.datasets import columns
 
@@ -67,8 +55,8 @@ class JointChange:
     """
 
     name: str
-    sign: float = read_with(one_of((1.0, -1.0), "sign"), 1.0)
-    offset: float = ranged(0.0, -_FARTHEST, _FARTHEST)
+    sign: float = schema.read_with(schema.one_of((1.0, -1.0), "sign"), 1.0)
+    offset: float = schema.ranged(0.0, -_FARTHEST, _FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -141,7 +129,7 @@ def _sizes(form: str) -> Callable[[Any, str], tuple[int, ...] | None]:
             return None
         if not isinstance(value, list) or len(value) != form.count(",") + 1:
             raise UnusableInputError(f"{where}: {value!r} must be {form} [px].")
-        sizes = tuple(int(number(v, where, 0, _MAX_PIXELS)) for v in value)
+        sizes = tuple(int(schema.number(v, where, 0, _MAX_PIXELS)) for v in value)
         if any(n < 2 or n % 2 for n in sizes[-2:]):
             raise UnusableInputError(
                 f"{where}: width and height must be even, at least 2, for video."
@@ -155,9 +143,9 @@ def _sizes(form: str) -> Callable[[Any, str], tuple[int, ...] | None]:
 class CameraSpec:
     """What becomes of one camera: another name, x, y, width, height of a crop, a new size [px]."""
 
-    name: str = read_with(lambda v, where: plain_name(v, "name", where) if v else "", "")
-    crop: tuple[int, int, int, int] | None = read_with(_sizes("[x, y, width, height]"), None)
-    resize: tuple[int, int] | None = read_with(_sizes("[width, height]"), None)
+    name: str = schema.read_with(lambda v, where: plain_name(v, "name", where) if v else "", "")
+    crop: tuple[int, int, int, int] | None = schema.read_with(_sizes("[x, y, width, height]"), None)
+    resize: tuple[int, int] | None = schema.read_with(_sizes("[width, height]"), None)
 
     @property
     def touches_pictures(self) -> bool:
@@ -167,20 +155,20 @@ class CameraSpec:
 
 def _joints(value: Any, where: str) -> dict[str, JointChange]:
     joints = dict[str, JointChange]()
-    for old, new in mapping(value, where, "old: new").items():
+    for old, new in schema.mapping(value, where, "old: new").items():
         entry = new if isinstance(new, dict) else {"name": new or ""}
-        change = read_as(JointChange, {"name": str(old)} | entry, f"{where}, {old}")
+        change = schema.read_as(JointChange, {"name": str(old)} | entry, f"{where}, {old}")
         joints[joint(str(old))] = replace(change, name=joint(change.name))
     return joints
 
 
 def _order(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    order = mapping(value, where, "feature: [names]")
-    return {str(k): texts(names, f"{where}, {k}", "names") for k, names in order.items()}
+    order = schema.mapping(value, where, "feature: [names]")
+    return {str(k): schema.texts(names, f"{where}, {k}", "names") for k, names in order.items()}
 
 
 def _fps(value: Any, where: str) -> float | None:
-    fps = None if value is None else number(value, where, 1, 1000)
+    fps = None if value is None else schema.number(value, where, 1, 1000)
     if fps is not None and fps != int(fps):
         raise UnusableInputError(f"{where}: {fps:g} must be a whole number, as in LeRobot.")
     return fps
@@ -188,9 +176,9 @@ def _fps(value: Any, where: str) -> float | None:
 
 def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
     cameras = dict[str, CameraSpec | None]()
-    for camera, change in mapping(value, where, "camera: change").items():
+    for camera, change in schema.mapping(value, where, "camera: change").items():
         entry = {"name": change} if isinstance(change, str) else change
-        made = None if entry is None else read_as(CameraSpec, entry, f"{where}, {camera}")
+        made = None if entry is None else schema.read_as(CameraSpec, entry, f"{where}, {camera}")
         cameras[str(camera)] = made
     return cameras
 
@@ -200,8 +188,8 @@ def _units(value: Any, where: str) -> Units | None:
         return None
     if isinstance(value, str):
         value = {"to": value}
-    value = mapping(value, where, "key: value")
-    check_keys(value, ("from", "to", "ranges", "gripper"), where, ("to",))
+    value = schema.mapping(value, where, "key: value")
+    schema.check_keys(value, ("from", "to", "ranges", "gripper"), where, ("to",))
     value = {k: noted(v) if k in ("from", "to") and isinstance(v, str) else v
              for k, v in value.items()}  # fmt: skip
     for key in ("from", "to"):
@@ -215,7 +203,7 @@ def _units(value: Any, where: str) -> Units | None:
     if isinstance(ranges, str):
         # A LeRobot calibration file: degrees about the middle, as LeRobot's.
         path = Path(ranges)
-        for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
+        for name, motor in schema.mapping(read_json(path), str(path), "motor: calibration").items():
             try:
                 half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
             except DAMAGE:
@@ -227,7 +215,7 @@ def _units(value: Any, where: str) -> Units | None:
             ranges_deg[str(name)] = (-angle, angle)
     else:
         form = "joint: [deg at -100, deg at 100]"
-        for name, ends in mapping(ranges, here, form).items():
+        for name, ends in schema.mapping(ranges, here, form).items():
             ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
     source = str(value.get("from", ""))
     return Units(source, value["to"], ranges_deg, angles_rad, gripper != "")
@@ -236,7 +224,7 @@ def _units(value: Any, where: str) -> Units | None:
 def _pair(value: Any, where: str, form: str) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise UnusableInputError(f"{where}: {value!r} must be {form}.")
-    low, high = (number(v, where, -_FARTHEST, _FARTHEST) for v in value)
+    low, high = (schema.number(v, where, -_FARTHEST, _FARTHEST) for v in value)
     if low == high:
         raise UnusableInputError(f"{where}: both ends are {low:g}. They must differ.")
     return low, high
@@ -253,11 +241,11 @@ class HarmoniseSpec:
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """
 
-    joints: Mapping[str, JointChange] = read_with(_joints, default_factory=dict)
-    units: Units | None = read_with(_units, None)
-    order: Mapping[str, tuple[str, ...]] = read_with(_order, default_factory=dict)
-    fps: float | None = read_with(_fps, None)
-    cameras: Mapping[str, CameraSpec | None] = read_with(_cameras, default_factory=dict)
+    joints: Mapping[str, JointChange] = schema.read_with(_joints, default_factory=dict)
+    units: Units | None = schema.read_with(_units, None)
+    order: Mapping[str, tuple[str, ...]] = schema.read_with(_order, default_factory=dict)
+    fps: float | None = schema.read_with(_fps, None)
+    cameras: Mapping[str, CameraSpec | None] = schema.read_with(_cameras, default_factory=dict)
     drop: tuple[str, ...] = ()
     robot_type: str | None = None
     fill: bool = False
@@ -299,7 +287,7 @@ def load_spec(path: Path) -> HarmoniseSpec:
     Raises:
         UnusableInputError: missing, not YAML, undecided, or something in it makes no sense.
     """
-    return parse_spec(load_yaml(path, "Spec"), str(path), path.parent)
+    return parse_spec(schema.load_yaml(path, "Spec"), str(path), path.parent)
 
 
 def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseSpec:
@@ -314,7 +302,7 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     units = value.get("units")
     if isinstance(units, dict) and isinstance(units.get("ranges"), str):
         value = {**value, "units": {**units, "ranges": str(folder / units["ranges"])}}
-    return read_as(HarmoniseSpec, value, where)
+    return schema.read_as(HarmoniseSpec, value, where)
 
 
 def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

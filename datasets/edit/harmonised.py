@@ -4,8 +4,6 @@ Labels, telemetry, consent and every other file come along. Telemetry keeps the 
 rate it was recorded with.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

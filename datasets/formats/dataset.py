@@ -6,8 +6,6 @@ gathered while they were recorded, or come from key frames. Episodes come one af
 pictures one at a time; what `write_dataset` makes is there whole, or not at all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil
@@ -29,22 +27,13 @@ from gaploop.core.files import read_json, regular_file, write_json
 from gaploop.core.paths import plain_name
 from gaploop.core.statistics import Stats
 from gaploop.core.take import Images, TakeInfo
-from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
+from gaploop.datasets import columns, episodes_table, layout, staging, v3_files, video
 from gaploop.datasets.columns import EPISODE_COLUMNS, IMAGES, NUMERIC, PICTURES
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.v3_files import EpisodeReader, to_numpy
-from gaploop.datasets.video import (
-    MAX_FILE_BYTES,
-    Encoding,
-    VideoRange,
-    VideoWriter,
-    encode,
-    open_video,
-    verify,
-)
 from gaploop.datasets.whole_stats import complete_stats, of_depth, of_key_frames, of_rows
 
 CODEBASE_VERSION: Final = "v3.0"
@@ -141,7 +130,7 @@ class NewDataset:
             "fps": int(info.fps),
             "chunks_size": v3_files.CHUNK_FILES,
             "data_files_size_in_mb": v3_files.DATA_FILE_BYTES >> 20,
-            "video_files_size_in_mb": MAX_FILE_BYTES >> 20,
+            "video_files_size_in_mb": video.MAX_FILE_BYTES >> 20,
             "data_path": layout.DATA_PATH,
             "video_path": layout.VIDEO_PATH if self._videos else None,
             "robot_type": info.robot_type or None,
@@ -176,7 +165,7 @@ def _tiff(picture: NDArray[Any], row: int) -> dict[str, Any]:
 
 def _about_video(path: Path, fps: float) -> dict[str, Any]:
     """Return what LeRobot notes of a camera's video."""
-    with open_video(path) as container:
+    with video.open_video(path) as container:
         context = container.streams.video[0].codec_context
         return {
             "video.height": context.height,
@@ -336,7 +325,7 @@ def recordings(
 _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
 """Key frames stand every tenth frame, as in recordings, and no frame is reordered, so that packets
 can be copied."""
-LOSSLESS: Final[Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
+LOSSLESS: Final[video.Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
 """How pictures are kept."""
 
 
@@ -346,7 +335,7 @@ def write_dataset(
     on_episode: Callable[[], None] = lambda: None,
     *,
     sources: Sequence[Path] = (),
-    encoding: Encoding | None = None,
+    encoding: video.Encoding | None = None,
     amend: Callable[[Path], None] = lambda _stage: None,
 ) -> int:
     """Write episodes to `target`, a new or empty folder, and return how many.
@@ -414,15 +403,15 @@ def write_dataset(
 
 
 def _encode(
-    images: Images, path: Path, about: About, key: str, episode: Recording, encoding: Encoding
+    images: Images, path: Path, about: About, key: str, episode: Recording, encoding: video.Encoding
 ) -> None:
     """Write an episode's pictures as a video of their own; cut out of theirs where they can be."""
     camera, (height, width) = about.pictures[key], about.size(key)
-    if isinstance(images, VideoRange) and images.fps == about.fps:
+    if isinstance(images, video.VideoRange) and images.fps == about.fps:
         try:
-            with VideoWriter(path, about.fps) as writer:
+            with video.VideoWriter(path, about.fps) as writer:
                 writer.append_part(images.path, images.start_s, images.frames)
-            verify(path, images.frames)
+            video.verify(path, images.frames)
             return
         except UnusableInputError:  # no key frame there, or reordered: it has to be decoded
             path.unlink(missing_ok=True)
@@ -440,7 +429,7 @@ def _encode(
                 )
             yield av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
 
-    count = encode(frames(), path, about.fps, encoding)
+    count = video.encode(frames(), path, about.fps, encoding)
     if count != episode.length:
         raise UnusableInputError(
             f"Episode {episode.uid}: {camera} has {count} pictures for {episode.length} rows. "

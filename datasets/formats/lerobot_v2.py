@@ -5,8 +5,6 @@ was made of, row by row and picture by picture. Facts about the layout: LeRobot 
 `scripts/convert_dataset_v21_to_v30.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

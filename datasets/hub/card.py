@@ -3,8 +3,6 @@
 A dataset's tells its takes: counts, people, how real they are, a picture.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Nothing that is pushed may hold secrets or absolute paths: neither can be called back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

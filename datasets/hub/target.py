@@ -1,7 +1,5 @@
 """What a name stands for: a repository on a Hub, a policy. Options are checked with it: light."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

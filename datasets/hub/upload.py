@@ -9,8 +9,6 @@ lost, and move a tag so that loading by it works at every instant. Its `upload_l
 a dataset.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -480,9 +478,11 @@ class _Repository:
         names = {f.name for f in contents.files}
         gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
         additions = [addition(f) for f in changed]
-        done = 0
+        done, how = 0, {**self._name, "revision": MAIN, "free_memory": False}
+        # What doesn't go into the commit itself; what the Hub has isn't sent again.
+        upload = functools.partial(self.api.preupload_lfs_files, **how)
         for batch in itertools.batched(additions, BATCH_FILES):
-            self.ask("Uploading", functools.partial(self._upload, batch))
+            self.ask("Uploading", functools.partial(upload, additions=batch))
             done += len(batch)
             on_progress(done, len(additions))
         contents.check()
@@ -498,11 +498,6 @@ class _Repository:
             commit = str(self.ask("Listing", self._main).sha)
         uploaded = tuple(f.name for f in changed)
         return Pushed(self.target.url, commit, uploaded, len(contents.files) - len(changed), gone)
-
-    def _upload(self, batch: Sequence[CommitOperationAdd]) -> None:
-        """Upload what doesn't go into the commit itself; what the Hub has isn't sent again."""
-        options = {**self._name, "revision": MAIN, "free_memory": False}
-        self.api.preupload_lfs_files(additions=batch, **options)
 
     def move_tag(self, tag: str, commit: str) -> None:
         """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.

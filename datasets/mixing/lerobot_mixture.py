@@ -4,8 +4,6 @@ The sampler yields (dataset, frame) pairs without end; accelerate deals its batc
 ranks in turn, which is the order that `mixture.Mixture.batch` has.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final

@@ -11,8 +11,6 @@ which every part's quota is whole they are exact. Within a part, rows come in ep
 once, in a seeded order, before any comes again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -5,8 +5,6 @@ rollout is never a demonstration by accident: that takes `select="all"`. Nothing
 probe. Datasets are read from Parquet; no video is opened.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """A plan for people: its page and terminal lines, and a picture of what takes may bring."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -9,20 +7,7 @@ from markupsafe import Markup
 from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.statistics import Estimate, percent
 from gaploop.failure_analysis.planning.plan import PlanResult
-from gaploop.failure_analysis.report.page import (
-    ACCENT,
-    INK,
-    PALE,
-    SOFT,
-    Section,
-    command,
-    more,
-    new_figure,
-    notice,
-    section,
-    table,
-    text,
-)
+from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.station import words
 
 INSTEAD: Final = {
@@ -115,7 +100,7 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
     return [*answers, ("Cost", headline(plan))] if plan.takes else answers
 
 
-def plan_section(plan: Plan) -> Section:
+def plan_section(plan: Plan) -> html.Section:
     """Return the section on what to do: what to collect, and what to do instead."""
     typed = [line for item in plan.items for line in item.commands]
     rows = []
@@ -138,14 +123,14 @@ def plan_section(plan: Plan) -> Section:
         title, share, do, takes, gain, _ = summary_cells(item)
         rows.append((title, share, do, takes, f"{gain} points" if gain else "–", said))
     head = ("dimension", "share", "do", "episodes", "expected gain", "why and how")
-    blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
+    blocks: list[Markup] = [html.table(head, rows, numbers=(1, 3))] if rows else []
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:
-            blocks.append(more(title, [command("\n".join(lines))]))
-    blocks += [text(plan.stop)] if plan.stop else []
+            blocks.append(html.more(title, [html.command("\n".join(lines))]))
+    blocks += [html.text(plan.stop)] if plan.stop else []
     if plan.notes:
-        blocks.append(more("Know before", [notice(note) for note in plan.notes]))
-    return section("What to do and what it costs", headline(plan), blocks)
+        blocks.append(html.more("Know before", [html.notice(note) for note in plan.notes]))
+    return html.section("What to do and what it costs", headline(plan), blocks)
 
 
 def prospect_figure(planned: PlanResult) -> Any:
@@ -154,24 +139,26 @@ def prospect_figure(planned: PlanResult) -> Any:
     now = 100 * plan.success_now.value if plan.success_now else 0.0
     top = max((float(p.gain[:, 2].max()) for p in prospects), default=0.0)
     count = max(len(prospects), 1)
-    with new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:
+    with html.new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:
         figure, grid = drawn
         for axes, prospect in zip(grid[0], prospects, strict=False):
             mean, low, high = (now + prospect.gain[:, k] for k in range(3))
             collected = prospect.planned > 0
-            axes.fill_between(prospect.takes, low, high, color=PALE, alpha=0.7, linewidth=0)
-            axes.plot(prospect.takes, mean, color=ACCENT if collected else SOFT)
-            axes.axhline(now, color=SOFT, linewidth=0.8, linestyle=":")
+            axes.fill_between(prospect.takes, low, high, color=html.PALE, alpha=0.7, linewidth=0)
+            axes.plot(prospect.takes, mean, color=html.ACCENT if collected else html.SOFT)
+            axes.axhline(now, color=html.SOFT, linewidth=0.8, linestyle=":")
             item = next(i for i in plan.items if i.dimension is prospect.dimension)
             title = f"{words(prospect.dimension.value)}\n{item.share:.0%} of failures"
             axes.set_title(title, fontsize=10)
             at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
             if collected:
                 at, said = float(prospect.planned), f" {prospect.planned} episodes"
-                axes.axvline(at, color=INK, linewidth=0.8)
-            axes.text(at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=INK)
+                axes.axvline(at, color=html.INK, linewidth=0.8)
+            axes.text(
+                at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=html.INK
+            )
             axes.set_xlabel("episodes")
-            axes.yaxis.label.set_color(SOFT)
+            axes.yaxis.label.set_color(html.SOFT)
             axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
         known = plan.success_now is not None
         grid[0][0].set_ylabel("success [%]" if known else "failures fixed [%]")

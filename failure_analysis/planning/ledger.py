@@ -6,8 +6,6 @@ out, never changed. The station's next plans start from it: what helped here is 
 here again than what helped at made-up stations.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

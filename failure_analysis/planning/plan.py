@@ -4,8 +4,6 @@ Which gaps demonstrations fix was measured by fine-tuning under each of them (`r
 noise and clutter it is assumed that they don't.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

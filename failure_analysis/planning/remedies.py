@@ -7,8 +7,6 @@ distribution about the mean of the sites where it was tried (`remedy_sites.json`
 believed before any.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex

@@ -3,8 +3,6 @@
 page("Demo", [section("Success", "Before and after.", [figure(png, "…"), table(…)])])
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Where it fails, why, how sure that is, what to collect and what it costs; then take by take.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -39,28 +37,9 @@ from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     TakeDiagnosis,
 )
-from gaploop.failure_analysis.factors import Effect, FactorTable
+from gaploop.failure_analysis.factors import FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
-from gaploop.failure_analysis.report.page import (
-    BarRow,
-    Section,
-    answers,
-    bars,
-    command,
-    facts,
-    figure,
-    figure_png,
-    heat,
-    more,
-    new_figure,
-    notice,
-    page,
-    section,
-    table,
-    take_card,
-    text,
-    video,
-)
+from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.rules import signals_of
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
@@ -102,30 +81,37 @@ def diagnosis_report(
         rows, columns, counts = _modes(diagnosis)
         if columns == ["unknown"]:
             found = [(words(mode), counts[mode, "unknown"]) for mode in rows]
-            block, title = table(("mode", "episodes"), found, numbers=(1,)), "What: failure modes"
-            sections.append(section(title, "", [block]))
+            block, title = (
+                html.table(("mode", "episodes"), found, numbers=(1,)),
+                "What: failure modes",
+            )
+            sections.append(html.section(title, "", [block]))
         else:
             title = "What and when: failure modes by phase"
-            sections.append(section(title, "Failed episodes.", [heat(rows, columns, counts)]))
+            sections.append(
+                html.section(title, "Failed episodes.", [html.heat(rows, columns, counts)])
+            )
         sections.append(_dimension_section(diagnosis))
         if diagnosis.camera_check is not None:
             sections.append(_camera_check_section(diagnosis.camera_check))
         if "reproduction" in summary:
             sections.append(_reproduction_section(summary["reproduction"], clips))
         if lines := summary.get("hypotheses", {}).get("says"):
-            sections.append(section("What nobody measured", "", [text(line) for line in lines]))
+            sections.append(
+                html.section("What nobody measured", "", [html.text(line) for line in lines])
+            )
         taken = summary["reference"]["takes"]
         usual = f"What is usual: {summary['reference']['name']}"
-        surety = [text(usual + (f" ({taken} episodes)." if taken else "."))]
+        surety = [html.text(usual + (f" ({taken} episodes)." if taken else "."))]
         if by := summary.get("attributed_by"):
             judges = ", ".join(f"{k} ({n})" for k, n in by.items())
-            surety.append(text(f"Causes judged by {judges}."))
+            surety.append(html.text(f"Causes judged by {judges}."))
         for line in summary.get("evidence", {}).get("says", ()):
-            surety.append(notice(line) if line.startswith("Warning") else text(line))
+            surety.append(html.notice(line) if line.startswith("Warning") else html.text(line))
         if unseen := summary.get("unseen"):
             reasons = "; ".join(f"{why} ({count} episodes)" for why, count in unseen.items())
-            surety.append(notice(f"Could not be seen: {reasons}."))
-        sections.append(section("How sure", "", surety))
+            surety.append(html.notice(f"Could not be seen: {reasons}."))
+        sections.append(html.section("How sure", "", surety))
         if plan is not None:
             sections.append(plan_section(plan))
     if diagnosis.takes:
@@ -137,16 +123,16 @@ def diagnosis_report(
             and any(t.leaning for t in diagnosis.takes)
         ]
         head = ("dimension", "definition", "evidence", "remedy")
-        nothing = text("No dimension stands out.")
-        meanings = table(head, meant) if meant else nothing
-        sections.append(section("What the dimensions mean", "", [meanings]))
+        nothing = html.text("No dimension stands out.")
+        meanings = html.table(head, meant) if meant else nothing
+        sections.append(html.section("What the dimensions mean", "", [meanings]))
     footer = (
         f"Diagnosis {diagnosis.id} of {diagnosis.source or 'episodes'}. Made by gaploop diagnose."
     )
-    return page("Diagnosis", sections, subtitle=subtitle, footer=footer)
+    return html.page("Diagnosis", sections, subtitle=subtitle, footer=footer)
 
 
-def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
+def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> html.Section:
     cohort, rows = diagnosis.cohort, list[tuple[str, str]]()
     if cohort is not None and cohort.table is not None:
         success = percent(cohort.table.rate)
@@ -170,10 +156,10 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
         rows += plan_answer(plan) if plan is not None else []
     else:
         rows.append(("Why", "No failure to explain."))
-    blocks = [answers(rows)]
+    blocks = [html.answers(rows)]
     if diagnosis.summary["sim_to_sim"]:
-        blocks.insert(0, notice(SIM_TO_SIM))
-    return section("In a minute", "", blocks)
+        blocks.insert(0, html.notice(SIM_TO_SIM))
+    return html.section("In a minute", "", blocks)
 
 
 def _why(diagnosis: Diagnosis) -> str:
@@ -208,20 +194,20 @@ def _shares(diagnosis: Diagnosis) -> dict[str, float]:
     return {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
 
 
-def _dimension_section(diagnosis: Diagnosis) -> Section:
+def _dimension_section(diagnosis: Diagnosis) -> html.Section:
     title = "Why: what differs from where the policy works"
     if diagnosis.summary.get("ground") == "elsewhere":
-        return section(title, "", [notice(str(diagnosis.summary["station"]["says"]))])
+        return html.section(title, "", [html.notice(str(diagnosis.summary["station"]["says"]))])
     if diagnosis.summary["none"] > NOTHING_SEEN:
         nothing = (
             "Nothing recorded in these episodes shows why: gap dimensions show in joint commands "
             "and readings, in pictures and in the tracked scene."
         )
-        return section(title, "", [notice(nothing)])
+        return html.section(title, "", [html.notice(nothing)])
     shares, spans = _shares(diagnosis), _cause_shares(diagnosis)
     order = sorted(shares, key=lambda name: -shares[name])
     rows = [
-        BarRow(
+        html.BarRow(
             words(n), spans[n].value, spans[n].low, spans[n].high, percent(spans[n]),
             "" if n != NONE_SEEN and (n == order[0] or shares[n] >= LEAST_SHARE) else "quiet",
         )
@@ -232,38 +218,40 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
         "what is unsure about each. 'None seen': no signal explains them."
     )
     reach = max(0.2, *(s.high for s in spans.values()))
-    return section(title, lead, [bars(rows, (0.0, min(1.0, 1.05 * reach)))])
+    return html.section(title, lead, [html.bars(rows, (0.0, min(1.0, 1.05 * reach)))])
 
 
-def _reproduction_section(found: Mapping[str, Any], clips: Sequence[tuple[bytes, str]]) -> Section:
+def _reproduction_section(
+    found: Mapping[str, Any], clips: Sequence[tuple[bytes, str]]
+) -> html.Section:
     """Return what each cause costs by rolling the policy out in the station's twin."""
     rows = []
     for cost in sorted(found["costs"], key=lambda c: -float(c["points"][0])):
         span = Estimate(*cost["points"])
         kind = "bad" if span.low > 0 else "quiet"
-        rows.append(BarRow(cost["says"], span.value, span.low, span.high, points(span), kind))
+        rows.append(html.BarRow(cost["says"], span.value, span.low, span.high, points(span), kind))
     low, high = min(0.0, *(r.low for r in rows)), max(0.2, *(r.high for r in rows))
     lead = (
         "Points of success that each cause takes, with 95 % intervals; together they are the "
         "station's failures."
     )
-    said = [text(line) for line in found["says"] if not line.startswith(" ")]
+    said = [html.text(line) for line in found["says"] if not line.startswith(" ")]
     if found["reproduces"] is False:
-        said[-1] = notice(str(found["says"][-1]))
+        said[-1] = html.notice(str(found["says"][-1]))
     title = "Reproduced in the station's twin"
-    shown = [video(*clip) for clip in clips]
-    return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said, *shown])
+    shown = [html.video(*clip) for clip in clips]
+    return html.section(title, lead, [html.bars(rows, (1.05 * low, 1.05 * high)), *said, *shown])
 
 
-def _camera_check_section(report: CameraReport) -> Section:
+def _camera_check_section(report: CameraReport) -> html.Section:
     """Return what has changed about the cameras, with the take that shows it best."""
-    blocks = [notice(line) for line in report.lines()[1:]]
+    blocks = [html.notice(line) for line in report.lines()[1:]]
     for camera, question in report.found:
         uid, picture = report.shown[camera, question]
         caption = f"{camera}, {words(question)}: usual; in episode {uid[:13]}; what shows it"
-        blocks.append(figure(picture_png(picture), caption, 760))
+        blocks.append(html.figure(picture_png(picture), caption, 760))
     lead = f"Against {report.n_reference} episodes: {report.reference}."
-    return section("What has changed about the cameras", lead, blocks)
+    return html.section("What has changed about the cameras", lead, blocks)
 
 
 def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[str, str]]]:
@@ -276,7 +264,7 @@ def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[st
     return [mode for mode, _ in modes.most_common()], phases, counts
 
 
-def evidence_section(diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image]]) -> Section:
+def evidence_section(diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image]]) -> html.Section:
     """Return one card per take with its evidence and example frames, clearest first."""
     cards = []
     for take in shown_takes(diagnosis.takes):
@@ -292,10 +280,10 @@ def evidence_section(diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image
         if take.uid in diagnosis.spots:
             frames = [diagnosis.spots[take.uid]]
             lines.append("Pictures: before, after; red where the gripper closes, green: opens.")
-        cards.append(take_card(title, tags, lines, frames))
+        cards.append(html.take_card(title, tags, lines, frames))
     takes = len(diagnosis.takes)
     lead = f"{CARDS} of {takes} episodes: of each kind, the clearest." if takes > CARDS else ""
-    return section("Evidence, episode by episode", lead, cards)
+    return html.section("Evidence, episode by episode", lead, cards)
 
 
 def shown_takes(takes: Sequence[TakeDiagnosis]) -> list[TakeDiagnosis]:
@@ -389,10 +377,10 @@ def cohort_page(cohort: CohortStatistics, source: str) -> str:
         success = cohort.table.rate
         span = f"success, 95 %: {success.low:.0%} to {success.high:.0%}"
         counted = (str(cohort.table.trials), cohort.counted)
-        blocks.append(facts([(f"{success.value:.0%}", span), counted]))
-    sections = [section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
+        blocks.append(html.facts([(f"{success.value:.0%}", span), counted]))
+    sections = [html.section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
     footer = "Made by gaploop diagnose --factors."
-    return page(f"What costs success: {source}", sections, footer=footer)
+    return html.page(f"What costs success: {source}", sections, footer=footer)
 
 
 def headline(cohort: CohortStatistics) -> str:
@@ -411,32 +399,34 @@ def headline(cohort: CohortStatistics) -> str:
     )
 
 
-def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
+def cohort_sections(cohort: CohortStatistics) -> Iterator[html.Section]:
     """Yield the sections on conditions, on the gap to simulation and on time."""
     if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
         yield where_section(cohort.table)
     if cohort.gaps:
-        said = [text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
-        yield section("Gap to simulation", "The same circumstances in both.", said)
+        said = [html.text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
+        yield html.section("Gap to simulation", "The same circumstances in both.", said)
     if cohort.change is not None:
         sentence = _sentence(change_words(cohort.change))
         kind = "good" if cohort.change.difference.value > 0 else "bad"
-        said_when = notice(sentence, kind) if cohort.change.flagged else text(sentence)
-        yield section("Over time", "", [said_when])
+        said_when = html.notice(sentence, kind) if cohort.change.flagged else html.text(sentence)
+        yield html.section("Over time", "", [said_when])
 
 
 def _sentence(said: str) -> str:
     return said[0].upper() + said[1:] + "."
 
 
-def where_section(result: FactorTable) -> Section:
+def where_section(result: FactorTable) -> html.Section:
     """Return the section on what each condition costs."""
     lead = (
         "Difference in success, in percentage points with 95 % intervals, from what the same "
         "trials would have had at the usual level, all else as it was. Coloured: shown, at "
         f"{FALSE_ALARM:.0%} for all of them together."
     )
-    shown, rows = _shown(result), list[BarRow]()
+    rows = list[html.BarRow]()
+    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]
+    shown = sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
     for effect in shown:
         d = effect.difference
         at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
@@ -445,31 +435,26 @@ def where_section(result: FactorTable) -> Section:
             f"{at_reference:.0%} as at {result.references[effect.factor][0]}"
         )
         name = f"{words(effect.factor)}: {effect.level}"
-        rows.append(BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict]))
+        rows.append(html.BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict]))
     blocks = []
     if rows:
         left, right = min(r.low for r in rows), max(r.high for r in rows)
         reach = min(max(0.1, -left, right) * 1.05, 1.0)
-        blocks.append(bars(rows, (-reach, min(reach, max(0.1, right))), filled=False))
+        blocks.append(html.bars(rows, (-reach, min(reach, max(0.1, right))), filled=False))
     rest = [e for e in result.effects if e not in shown]
     if rest:
         lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
-        blocks.append(more(f"{len(rest)} more", [text(line) for line in lines]))
+        blocks.append(html.more(f"{len(rest)} more", [html.text(line) for line in lines]))
     notes = list(dict.fromkeys(f"{words(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
     notes += [f"{words(f)} not judged: {why}" for f, why in result.aside.items()]
     if notes:
-        blocks.append(notice("; ".join(notes) + "."))
+        blocks.append(html.notice("; ".join(notes) + "."))
     how = (
         f"Intervals allow for differences between {result.clusters} clusters of trials (sessions)."
         if result.clusters
         else "Intervals take the trials as independent of each other."
     )
-    return section("Where: what each condition costs", lead, [*blocks, text(how)])
-
-
-def _shown(result: FactorTable) -> list[Effect]:
-    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]
-    return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
+    return html.section("Where: what each condition costs", lead, [*blocks, html.text(how)])
 
 
 # -- what episodes show by themselves ------------------------------------------------------------
@@ -486,17 +471,17 @@ def absolute_page(report: AbsoluteReport) -> str:
     Raises:
         UnusableInputError: the dataset can't be read any more.
     """
-    recording, sections = read_recording(report.root), list[Section]()
+    recording, sections = read_recording(report.root), list[html.Section]()
     for finding in report.findings[:SHOWN]:
-        blocks = [command(finding.command), _figure(recording, finding)]
-        sections.append(section(finding.line(), "", blocks))
+        blocks = [html.command(finding.command), _figure(recording, finding)]
+        sections.append(html.section(finding.line(), "", blocks))
     untested = [f"{what} ({why})" for what, why in report.untested.items()]
     for title, said in (
         ("Tested and good", list(report.good.values())),
         ("Could not be tested", untested),
     ):
-        sections.append(section(title, "", [text(f"{'; '.join(said) or 'nothing'}.")]))
-    return page(report.root.name, sections)
+        sections.append(html.section(title, "", [html.text(f"{'; '.join(said) or 'nothing'}.")]))
+    return html.page(report.root.name, sections)
 
 
 def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
@@ -509,7 +494,7 @@ def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
         found = [_picture(recording, key, e) for key in about for e in pair]
         images = [image for image in found if image is not None]
         caption = f"First pictures: {' and '.join(f'episode {e}' for e in pair)}"
-        return figure(picture_png(np.hstack(images)), caption) if images else Markup("")
+        return html.figure(picture_png(np.hstack(images)), caption) if images else Markup("")
     if worst not in shown or finding.kind in WORDS_ALONE:
         return Markup("")
     episode, names = shown[worst], [j.name for j in recording.joints]
@@ -518,13 +503,13 @@ def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
     if own:
         both = (("command", episode.command), ("reading", episode.reading))
         lines = [(f"{names[k]} {what}", x[:, k]) for k in own for what, x in both]
-    with new_figure(7.6, 2.4) as (drawn, axes):
+    with html.new_figure(7.6, 2.4) as (drawn, axes):
         for name, values in lines:
             axes.plot(np.arange(len(values)) / recording.info.fps, values, lw=1.2, label=name)
         axes.legend(fontsize=8, ncols=4, frameon=False)
         axes.set_xlabel("time [s]")
         axes.set_ylabel(f"joints [{recording.unit or 'units'}]")
-        return figure(figure_png(drawn), f"Episode {worst}")
+        return html.figure(html.figure_png(drawn), f"Episode {worst}")
 
 
 def _picture(recording: MotionRecording, key: str, episode: int) -> Image | None:

@@ -9,23 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.failure_analysis.report.page import (
-    ACCENT,
-    INK,
-    PALE,
-    SOFT,
-    VERDICT,
-    answers,
-    figure,
-    figure_png,
-    more,
-    new_figure,
-    notice,
-    page,
-    section,
-    table,
-    text,
-)
+from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.report.report import SIM_TO_SIM
 from gaploop.failure_analysis.station import words
 
@@ -82,22 +66,22 @@ def twin_page(
             f"{len(open_)} of {len(twin.parameters)} parameters: not shown by these episodes.",
         ),
     ]
-    blocks: list[Markup] = [answers(sure)]
+    blocks: list[Markup] = [html.answers(sure)]
     if not is_real:
-        blocks.insert(0, notice(SIM_TO_SIM))
+        blocks.insert(0, html.notice(SIM_TO_SIM))
     if not twin.fit.get("explained", True):
-        blocks.append(notice(UNEXPLAINED, "bad"))
-    blocks += [notice(line.capitalize()) for line in residual_lines(twin)]
-    sections = [section("In a minute", "", blocks)]
+        blocks.append(html.notice(UNEXPLAINED, "bad"))
+    blocks += [html.notice(line.capitalize()) for line in residual_lines(twin)]
+    sections = [html.section("In a minute", "", blocks)]
     if differs:
         lead = "Estimates with 90 % intervals, and the nominal cell's value."
-        estimates = table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
-        sections.append(section("What differs", lead, [estimates]))
+        estimates = html.table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
+        sections.append(html.section("What differs", lead, [estimates]))
     if curves:
         lead = "From its goals alone, open loop: the nominal arm and the fitted one."
         caption = "Error of the simulated arms against the readings, joint by joint."
-        drawn = figure(curves_png(curves, joints), caption)
-        sections.append(section("Held-out motion", lead, [drawn]))
+        drawn = html.figure(curves_png(curves, joints), caption)
+        sections.append(html.section("Held-out motion", lead, [drawn]))
     if len(steps) > 1:
         rows = [
             (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
@@ -106,20 +90,24 @@ def twin_page(
         ]  # fmt: skip
         lead = "Parameters as they were added, each lowering the criterion (BIC) most."
         head = ("added", "mean error", "BIC falls by")
-        sections.append(section("How it was found", lead, [table(head, rows, numbers=(1, 2))]))
+        sections.append(
+            html.section("How it was found", lead, [html.table(head, rows, numbers=(1, 2))])
+        )
     rest: list[Markup] = []
     if open_:
-        rest.append(more(f"{len(open_)} that the episodes don't show", [
-            text("A change that would matter moves no reading, or other parameters move it alike."),
-            table(_HEAD[::3], [_row(p)[::3] for p in open_]),
+        rest.append(html.more(f"{len(open_)} that the episodes don't show", [
+            html.text("A change that would matter moves no reading, or others move it alike."),
+            html.table(_HEAD[::3], [_row(p)[::3] for p in open_]),
         ]))  # fmt: skip
     if same:
         title = f"{len(same)} that don't differ from nominal"
-        rest.append(more(title, [table(_HEAD, [_row(p) for p in same], numbers=(1, 2, 3))]))
-    sections.append(section("Everything else", "", rest))
+        rest.append(
+            html.more(title, [html.table(_HEAD, [_row(p) for p in same], numbers=(1, 2, 3))])
+        )
+    sections.append(html.section("Everything else", "", rest))
     made = ", ".join(str(source.get("id", "")) for source in twin.made_from)
     fit = twin.fit
-    return page(
+    return html.page(
         f"The twin of {twin.station}",
         sections,
         subtitle=f"{twin.arm}, from {fit['takes']} episodes with {fit['motion_s']:.0f} s of motion",
@@ -136,28 +124,28 @@ def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
     rows = curve.t_s <= LONGEST_S
     t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
     drawn = (
-        ("nominal", np.degrees(curve.before_rad[rows]), VERDICT["costs"], 1.4),
-        ("fitted", np.degrees(curve.after_rad[rows]), ACCENT, 1.4),
+        ("nominal", np.degrees(curve.before_rad[rows]), html.VERDICT["costs"], 1.4),
+        ("fitted", np.degrees(curve.after_rad[rows]), html.ACCENT, 1.4),
     )
     grid = {"nrows": len(joints), "ncols": 2, "sharex": True, "squeeze": False}
-    with new_figure(10.4, 1.75 * len(joints) + 0.5, **grid) as (made, axes):
+    with html.new_figure(10.4, 1.75 * len(joints) + 0.5, **grid) as (made, axes):
         for k, joint in enumerate(joints):
             path, error = axes[k]
-            path.plot(t_s, read[:, k], color=PALE, lw=5, label="station")
-            error.axhline(0, color=SOFT, lw=0.8)
+            path.plot(t_s, read[:, k], color=html.PALE, lw=5, label="station")
+            error.axhline(0, color=html.SOFT, lw=0.8)
             for name, simulated, colour, width in drawn:
                 path.plot(t_s, simulated[:, k], color=colour, lw=width, label=name)
                 error.plot(t_s, simulated[:, k] - read[:, k], color=colour, lw=width)
             most = np.abs([s[:, k] - read[:, k] for _, s, _, _ in drawn]).max()
             error.set_ylim(-1.1 * max(most, 0.3), 1.1 * max(most, 0.3))
-            path.set_ylabel(words(joint), color=INK)
-        axes[0, 0].set_title("position [deg]", fontsize=10, color=SOFT, loc="left")
-        axes[0, 1].set_title("simulated minus read [deg]", fontsize=10, color=SOFT, loc="left")
+            path.set_ylabel(words(joint), color=html.INK)
+        axes[0, 0].set_title("position [deg]", fontsize=10, color=html.SOFT, loc="left")
+        axes[0, 1].set_title("simulated minus read [deg]", fontsize=10, color=html.SOFT, loc="left")
         for last in axes[-1]:
             last.set_xlabel("time [s]")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         made.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
-    return figure_png(made)
+    return html.figure_png(made)
 
 
 def describe(parameter: TwinParameter) -> str:

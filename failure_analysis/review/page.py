@@ -17,8 +17,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, Phase, set_up
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.label_session import STEP, Said, TakeStatement
-from gaploop.failure_analysis.review.marking import ROLES
-from gaploop.failure_analysis.review.site import ReviewSite
+from gaploop.failure_analysis.review.site import ROLES, ReviewSite
 from gaploop.failure_analysis.review.takes import Filter, Listed, Prepared, Who
 from gaploop.failure_analysis.station import words
 

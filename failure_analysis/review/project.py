@@ -4,8 +4,6 @@ Only files that docs/data/files.md describes are read, by the readers that the c
 is written. What can't be read is one line, and everything else is shown.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What is drawn under the video: a take's signals on its own clock, as options for ECharts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ each take gets one small MP4 per camera. The packets are copied without decoding
 k / fps, so that seeking to a frame shows that frame; where that can't be, they are encoded anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Signals of grasping: how far the jaws closed, what they lost, what carrying cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

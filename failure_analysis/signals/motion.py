@@ -1,7 +1,5 @@
 """Signals of the arm: what was commanded against what was read, how it moved, what drives drew."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Final
 

@@ -3,8 +3,6 @@
 A signal is NaN where the take lacks its channel; `measure` then also says what it couldn't see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

@@ -2,8 +2,6 @@
 moved, where the object ended, progress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -8,8 +8,6 @@ the joints' readings as it closed and opened. The map is linear: an arm works in
 reach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

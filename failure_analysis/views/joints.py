@@ -5,8 +5,6 @@ it, and grippers as 0 to 100; which, stands in no plain dataset. It is told from
 they leave no doubt, and asked for where they don't.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

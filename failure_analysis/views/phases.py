@@ -4,8 +4,6 @@ Everything comes from the gripper's command and reading and, where there is one,
 scene. Where an attempt holds several grasps, the last one that held something counts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Success checks and resets are functions that a suite names as `module:function`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -18,8 +18,6 @@ margin, chosen so that a mere retrain is promoted in at most alpha of all cases,
 and luck of attempts taken together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final

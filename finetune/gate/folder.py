@@ -5,8 +5,6 @@ appended as it comes, so that a gate can stop and go on. The record names by has
 on which evidence.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

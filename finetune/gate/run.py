@@ -24,20 +24,7 @@ from gaploop.core.files import read_text, write_atomically, write_json
 from gaploop.core.schema import one_of
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain, Phase
-from gaploop.failure_analysis.report.page import (
-    ACCENT,
-    INK,
-    Section,
-    facts,
-    figure,
-    figure_png,
-    new_figure,
-    notice,
-    page,
-    section,
-    table,
-    text,
-)
+from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.success import SuccessDetector
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
@@ -497,23 +484,23 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
         pairs.append((f"{value:+.1%}", f"difference, {low:+.1%} to {high:+.1%}"))
         pairs.append((str(2 * hardware.pairs), "attempts in the comparison"))
     blocks = [
-        notice(result.message, KINDS[result.verdict]),
-        facts(pairs),
-        table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
-        text(f"Evidence: {result.evidence}."),
+        html.notice(result.message, KINDS[result.verdict]),
+        html.facts(pairs),
+        html.table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
+        html.text(f"Evidence: {result.evidence}."),
     ]
     lead = "Stages run in this order; a failed stage stops the later ones."
-    sections = [section("Answer", lead, blocks)]
+    sections = [html.section("Answer", lead, blocks)]
     for stage in result.stages:
         if stage.tracks:
-            picture = figure_png(evidence_figure(stage))
+            picture = html.figure_png(evidence_figure(stage))
             if stage.stage == "hardware":
                 (folder / EVIDENCE).write_bytes(picture)
             sections.append(_stage(stage, picture))
     canary = result.canary
     if canary is not None:
         lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
-        sections.append(section("Canary and whole fleet", lead))
+        sections.append(html.section("Canary and whole fleet", lead))
     design = result.design
     lead = (
         f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
@@ -524,23 +511,23 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     expected = [
         (f"{p.difference:+.0%}", f"{p.promoted:.0%}", f"{p.pairs:.0f}") for p in design.curve
     ]
-    drawn = table(head, expected, numbers=(0, 1, 2))
-    sections.append(section("What to expect", lead, [drawn, text(told)]))
+    drawn = html.table(head, expected, numbers=(0, 1, 2))
+    sections.append(html.section("What to expect", lead, [drawn, html.text(told)]))
     blocks = [
-        text(
+        html.text(
             "Wilson intervals describe success rates; they don't allow for having looked along "
             "the way. The interval of the difference does."
         ),
-        text(
+        html.text(
             "The margin rests on retrain_sd, how much trainings on the same data differ. One "
             "candidate is one training: no number of attempts shows what another would do."
         ),
     ]
     if open_words := [s.stage for s in result.stages if s.answer is StageAnswer.OPEN]:
-        blocks.append(text(f"Not over yet: {', '.join(open_words)}."))
-    sections.append(section("What this does not show", "", blocks))
+        blocks.append(html.text(f"Not over yet: {', '.join(open_words)}."))
+    sections.append(html.section("What this does not show", "", blocks))
     path = folder / REPORT
-    write_atomically(path, page("Gate", sections, subtitle=f"{names[1]} against {names[0]}"))
+    write_atomically(path, html.page("Gate", sections, subtitle=f"{names[1]} against {names[0]}"))
     return path
 
 
@@ -555,13 +542,13 @@ def evidence_figure(stage: StageResult) -> Any:
     tracks = [*stage.tracks[:2], *rest[:4]]
     rounds = max((len(track.log10) for track in tracks), default=1)
     per_round = stage.pairs / max(rounds, 1)
-    with new_figure(7.6, 3.6) as (drawn, axes):
-        axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
-        axes.text(0, 1.03, "shown", color=INK, fontsize=9, va="bottom")
+    with html.new_figure(7.6, 3.6) as (drawn, axes):
+        axes.axhline(1.0, color=html.INK, lw=1, ls=(0, (4, 3)))
+        axes.text(0, 1.03, "shown", color=html.INK, fontsize=9, va="bottom")
         for n, track in enumerate(tracks):
             x = [per_round * (k + 1) for k in range(len(track.log10))]
             shares = [max(e / track.boundary, -1.5) for e in track.log10]
-            colour = ACCENT if track.promotes else AGAINST
+            colour = html.ACCENT if track.promotes else AGAINST
             axes.plot(x, shares, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
         # Labels stand at the ends of their lines, moved apart.
         ends = [min(max(t.log10[-1] / t.boundary, -1.5), 1.5) for t in tracks]
@@ -570,7 +557,7 @@ def evidence_figure(stage: StageResult) -> Any:
             lowest, track = max(y, lowest + 0.22), tracks[n]
             axes.annotate(
                 track.message, (stage.pairs, lowest), (6, 0), textcoords="offset points",
-                color=ACCENT if track.promotes else AGAINST, fontsize=9, va="center",
+                color=html.ACCENT if track.promotes else AGAINST, fontsize=9, va="center",
                 annotation_clip=False,
             )  # fmt: skip
         axes.set_ylim(-1.6, 1.6)
@@ -580,7 +567,7 @@ def evidence_figure(stage: StageResult) -> Any:
     return drawn
 
 
-def _stage(stage: StageResult, picture: bytes) -> Section:
+def _stage(stage: StageResult, picture: bytes) -> html.Section:
     rows = [(name, str(rate)) for name, rate in stage.rates.items()]
     lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.message}."
     caption = (
@@ -588,7 +575,10 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
         "line reaches the dashed one, its statement is shown at the stated error rate, however "
         "often one looks."
     )
-    blocks = [figure(picture, caption, 860), table(("success", "rate, 95 % Wilson interval"), rows)]
+    blocks = [
+        html.figure(picture, caption, 860),
+        html.table(("success", "rate, 95 % Wilson interval"), rows),
+    ]
     head = ("statement", "for", "shown after round", "evidence, powers of ten", "needed")
     shown = [
         (
@@ -600,12 +590,12 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
         )
         for track in stage.tracks
     ]
-    blocks.append(table(head, shown, numbers=(2, 3, 4)))
+    blocks.append(html.table(head, shown, numbers=(2, 3, 4)))
     for what, counts in (
         ("Tries that the operator said didn't count", stage.repeats),
         ("Answers that the operator took back and gave anew", stage.taken_back),
     ):
         if any(counts.values()):
             told = ", ".join(f"{side} {count}" for side, count in counts.items())
-            blocks.append(text(f"{what}: {told}."))
-    return section(TITLES[stage.stage], lead, blocks)
+            blocks.append(html.text(f"{what}: {told}."))
+    return html.section(TITLES[stage.stage], lead, blocks)

@@ -17,8 +17,6 @@ where things are (`poses`); they and everything else are what the chunk of actio
 from, in one pass, with the loss of ACT (Zhao et al. 2023, arXiv:2304.13705), masked L1.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -10,8 +10,6 @@ unless said otherwise. `new` is what LeRobot does. It is right for a base that h
 this arm, as those on the Hub that are meant to be tuned to any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final

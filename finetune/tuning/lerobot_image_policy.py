@@ -11,8 +11,6 @@ camera that moves as one (a homography, the same for all frames of a sample), an
 rises over the run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

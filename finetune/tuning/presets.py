@@ -11,8 +11,6 @@ alpha 8, so that a larger rank means a smaller step; alpha is twice the rank her
 rank, so that one learning rate fits all ranks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

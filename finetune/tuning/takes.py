@@ -6,8 +6,6 @@ that disagrees much more than the others was driven, or recorded, otherwise. Whe
 without it is better, only training without it shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final

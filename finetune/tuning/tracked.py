@@ -1,7 +1,5 @@
 """Tuning the small ACT that sees joints and tracked poses: all takes in memory, no pictures."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

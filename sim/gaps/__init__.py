@@ -8,8 +8,6 @@ A gap is drawn once per station (from `gap_seed`): which mechanism, which direct
 the severity is shared out. What changes from take to take is drawn from the take's seed.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ costs. To add one: write its class here and name it in `MECHANISMS`; nothing tha
 another mechanism changes.
 """
 
-from __future__ import annotations
-
 import colorsys
 import math
 from dataclasses import replace

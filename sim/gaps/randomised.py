@@ -3,8 +3,6 @@
 They act like a gap's, by values, through `put_into`; no severity means anything here.
 """
 
-from __future__ import annotations
-
 import colorsys
 import math
 from collections.abc import Sequence

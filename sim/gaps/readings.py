@@ -6,8 +6,6 @@ are louder, single readings are wildly wrong or repeat. `sim.identification.nois
 figures; only a twin has them, and no gap is drawn from them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

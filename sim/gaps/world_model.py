@@ -4,8 +4,6 @@ The compiled model that somebody's environment holds is changed in place. What a
 and the scene doesn't have is said by `UnavailableError`.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, Final

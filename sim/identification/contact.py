@@ -12,8 +12,6 @@ contact is the prediction plus the errors of the draws predicted alike (semi-aut
 Bayesian computation: Fearnhead and Prangle 2012; its adjustment: Beaumont, Zhang and Balding 2002).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence

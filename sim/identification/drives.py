@@ -5,8 +5,6 @@ held out, ways of reading them compared, and rows of the twin made. At the end t
 twin: the scene by its pictures, contact by what is felt of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -14,8 +14,6 @@ can't be followed so far isn't an outage. Readings that repeat to the bit while 
 move weren't read.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -13,8 +13,6 @@ narrower than `FINEST`, what the method can tell. Where the pictures don't resem
 as in a room that it doesn't know, nothing is excited.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ pixel noise nor torn bands. Takes that never rest still begin
 at rest: their first picture counts alone.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ The policy's own preprocessor reads the scene from the pictures. Between two goa
 moves in a straight line, as in gaploop's own evaluation; only the safety filter is missing here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 

@@ -10,8 +10,6 @@ The id is a hash of the content, so that equal content has an equal id and a fil
 edited by hand is noticed. Every take carries the id; the history keeps what it stood for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """How a check came out, and the person who is asked where nothing can be measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

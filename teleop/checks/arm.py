@@ -7,8 +7,6 @@ somebody who watches the arm says which joint moved, without being told which on
 been, in an order that is drawn.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

@@ -3,8 +3,6 @@
 LeRobot keeps a file for each arm; gaploop keeps one for a station's cameras and latencies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -1,7 +1,5 @@
 """Cameras: who may open them, what they give, and whether their pictures are new and in time."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The machine itself, from its versions and rights to its disk, and its serial ports."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

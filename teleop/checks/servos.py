@@ -4,8 +4,6 @@ Every packet sent here is a ping or a read. The other protocol's servos don't ta
 anything: a Feetech servo finds no valid length in a Dynamixel packet, and the other way round.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """An emulated servo bus on a pseudo-terminal, served by a thread."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -3,8 +3,6 @@
 Those of Koch's arms and OpenMANIPULATOR-X/OMX. Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import struct

@@ -3,8 +3,6 @@
 Packets: Feetech, "Communication Protocol User Manual".
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from dataclasses import replace

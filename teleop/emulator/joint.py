@@ -3,8 +3,6 @@
 Each on its own, or all of them with a `Plant` behind.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

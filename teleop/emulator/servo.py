@@ -5,8 +5,6 @@ Its control table (`servos.registers`) says what is at which address of the memo
 power-up, and what it takes.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

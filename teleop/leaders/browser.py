@@ -5,8 +5,6 @@ dated by this machine's clock, and one that comes late, twice or from somebody e
 Only `PageTouch` is read of them.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import logging

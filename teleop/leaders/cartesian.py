@@ -4,8 +4,6 @@ Nothing moves unless the dead-man button is held: without it `read` returns the 
 for ever, whatever else is pressed. Releasing it stops at once; only starting is gradual.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

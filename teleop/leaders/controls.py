@@ -3,8 +3,6 @@
 Pure bookkeeping, without pygame: keyboard and gamepad say which `ControlAction` is pressed how far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum

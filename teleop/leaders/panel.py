@@ -99,16 +99,8 @@ class LeaderPanel(IntentSource):
         self._closed = False
         self._trip = ""
         self._guest: Guest | None = None
-        self._window: LeaderWindow | None = None
-        try:
-            pygame.display.init()
-            driver = pygame.display.get_driver()
-            if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
-                pygame.display.quit()
-                raise DeviceError(_no_window(f"SDL fell back to its driver '{driver}'"))
-            self._window = LeaderWindow(title, help_lines)
-        except pygame.error as error:
-            raise DeviceError(_no_window(str(error))) from error
+        open_display(title, SIZE_PX)
+        self._window: LeaderWindow | None = LeaderWindow(help_lines)
         self._focused = bool(pygame.key.get_focused())
         self._drawn_s = float("-inf")
         self._snapshot: tuple[Intent, float, bool] = (Intent(), now_s(), False)
@@ -183,12 +175,24 @@ class LeaderPanel(IntentSource):
                 self._guest.draw(sign)
 
 
-def _no_window(why: str) -> str:
-    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
-    return (
-        f"No window can be opened for the operator ({why}; display: {shown}). Run it on a "
-        "desktop, or over SSH with X forwarding (ssh -X)."
-    )
+def open_display(title: str, size_px: tuple[int, int], instead: str = "") -> None:
+    """Open pygame's window; DeviceError where there is no display, with what to do `instead`."""
+    try:
+        pygame.display.init()
+        driver = pygame.display.get_driver()
+        if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
+            pygame.display.quit()
+            raise pygame.error(f"SDL fell back to its driver '{driver}'")
+        pygame.font.init()
+        letters.cache_clear()  # fonts don't outlive the module's end
+        pygame.display.set_mode(size_px, pygame.RESIZABLE)
+    except pygame.error as error:
+        shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
+        raise DeviceError(
+            f"No window can be opened for the operator ({error}; display: {shown}). {instead}Run "
+            "it on a desktop, or over SSH with X forwarding (ssh -X)."
+        ) from error
+    pygame.display.set_caption(title)
 
 
 @dataclass(frozen=True)
@@ -217,11 +221,8 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
 class LeaderWindow:
     """Draws on the pygame display; belongs to the thread that made it."""
 
-    def __init__(self, title: str, help_lines: Mapping[str, str]) -> None:
-        pygame.font.init()
-        letters.cache_clear()  # fonts don't outlive the module's end
-        self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
-        pygame.display.set_caption(title)
+    def __init__(self, help_lines: Mapping[str, str]) -> None:
+        self._surface = pygame.display.get_surface()
         self._help = help_lines
         font = letters(KEY_PX)
         self._indent = 28 + max(font.size(keys)[0] for keys in self._help)

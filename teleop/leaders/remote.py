@@ -5,8 +5,6 @@ age of a sample is known without a shared clock (`link.AnswerClock`), and a link
 stands still or is gone is a leader that has grown old: the robot's own safety filter trips.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

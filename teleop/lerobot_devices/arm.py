@@ -10,8 +10,6 @@ differ it asks for ENTER and overwrites the motors. But the likeliest cause is a
 that are swapped, or the wrong id. So here it is an error that says which arm's they are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import statistics

@@ -20,8 +20,6 @@ LeKiwi client, a bridge, a simulator's client. Nothing raises, so nothing seems 
   something and the speeds of a base aren't asked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging

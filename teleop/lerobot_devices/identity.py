@@ -6,8 +6,6 @@ power, by a camera's serial number or USB socket. It is compared before anything
 off, too, would let another arm fall.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ Gaploop's commands know it as `--teleop.type=remote`; LeRobot's own do once
 sample has grown old: `get_action` raises then.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any, ClassVar, Final

@@ -1,7 +1,5 @@
 """Configuration of gaploop's own leaders, registered with LeRobot by name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 
 from lerobot.teleoperators.config import TeleoperatorConfig

@@ -8,8 +8,6 @@ A servo that comes back from silence may have lost power: it is then limp and ha
 settings. It is asked for its torque before it is trusted again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Source: ROBOTIS e-manual, "DYNAMIXEL Protocol 2.0" (emanual.robotis.com/docs/en/dxl/protocol2).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from enum import IntEnum

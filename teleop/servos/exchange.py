@@ -14,8 +14,6 @@ is taken for a new one makes a stale position a fresh one, and a torque that was
 What goes wrong is counted: data, not log lines.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Generator, Mapping, Sequence

@@ -4,8 +4,6 @@ Source: Feetech, "Communication Protocol User Manual" (FT-SCS protocol) and the 
 SDK. A reply has its error byte where an instruction has its code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

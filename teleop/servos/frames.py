@@ -5,8 +5,6 @@ that nothing a bus does goes unnoticed. A frame with a wrong checksum is given u
 time: a reply that lost its tail must not take the next servo's reply with it.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Sequence
 from enum import IntEnum

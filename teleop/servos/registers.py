@@ -14,8 +14,6 @@ position, speed and current, bit 10 that of load (memory table; LeRobot decodes 
 offset and drive mode work inside the servo, so what is read already contains them.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence

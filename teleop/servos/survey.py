@@ -3,8 +3,6 @@
 Pings tell a missing servo from two that share an id.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -12,19 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gaploop.teleop.servos import registers
 from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
-from gaploop.teleop.servos.registers import (
-    IDENTITY_SPAN,
-    STATE_SPAN,
-    VITAL_SPANS,
-    Protocol,
-    ServoRegister,
-    Vitals,
-    describe_error,
-    read_identity,
-    read_supply_v,
-    read_vitals,
-)
 
 TRIES: Final = 3
 PATIENCE_S: Final = 0.05
@@ -64,24 +51,24 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
     return seen
 
 
-def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, Vitals]:
+def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, registers.Vitals]:
     """Return how each of `ids` is, as far as it answers."""
     found = {}
     for servo_id in ids:
         parts = []
-        for span in VITAL_SPANS[line.protocol]:
+        for span in registers.VITAL_SPANS[line.protocol]:
             tries = (
                 run([(line, _read(line, servo_id, span, PATIENCE_S))])[0] for _ in range(TRIES)
             )
             parts.append(next((data for data in tries if data), b""))
         if all(parts):
-            found[servo_id] = read_vitals(line.protocol, *parts)
+            found[servo_id] = registers.read_vitals(line.protocol, *parts)
     return found
 
 
 def present(line: BusLine) -> list[int]:
     """Return which of ids 1 to 20 answer a ping."""
-    size = 3 if line.protocol is Protocol.DYNAMIXEL else 0
+    size = 3 if line.protocol is registers.Protocol.DYNAMIXEL else 0
 
     def ping(servo_id: int) -> Script[bool]:
         answers = yield Request(line.wire.ping(servo_id), (servo_id,), size, wait_s=PATIENCE_S)
@@ -93,7 +80,7 @@ def present(line: BusLine) -> list[int]:
 def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
     before, head = _noise(line, servo_id), b""
     for _ in range(TRIES):
-        (head,) = run([(line, _read(line, servo_id, IDENTITY_SPAN, wait_s))])
+        (head,) = run([(line, _read(line, servo_id, registers.IDENTITY_SPAN, wait_s))])
         if head:
             break
     if not head and _noise(line, servo_id) == before:
@@ -102,17 +89,17 @@ def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
     spoiled, state = 0, b""
     for _ in range(TRIES):
         before = _noise(line, servo_id)
-        (data,) = run([(line, _read(line, servo_id, STATE_SPAN[line.protocol]))])
+        (data,) = run([(line, _read(line, servo_id, registers.STATE_SPAN[line.protocol]))])
         spoiled += _noise(line, servo_id) > before
         state = data or state
     line.faults.servos.pop(_NOBODY, None)
-    number, firmware = read_identity(line.protocol, head) if head else (None, "")
-    supply_v = read_supply_v(line.protocol, state) if state else math.nan
+    number, firmware = registers.read_identity(line.protocol, head) if head else (None, "")
+    supply_v = registers.read_supply_v(line.protocol, state) if state else math.nan
     return ServoReply(servo_id, number, firmware, spoiled > TRIES // 2 or not head, supply_v)
 
 
 def _read(
-    line: BusLine, servo_id: int, span: ServoRegister, wait_s: float | None = None
+    line: BusLine, servo_id: int, span: registers.ServoRegister, wait_s: float | None = None
 ) -> Script[bytes]:
     """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
     ids = (servo_id, _NOBODY) if wait_s is None else (servo_id,)
@@ -146,7 +133,9 @@ _ELSE: Final = "Switch the arm's power off for 5 s; if it comes back, replace th
 
 
 def ailments(
-    protocol: Protocol, servos: Mapping[int, Vitals], named: Callable[[Sequence[int]], str]
+    protocol: registers.Protocol,
+    servos: Mapping[int, registers.Vitals],
+    named: Callable[[Sequence[int]], str],
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield what keeps servos from being used, what to do, and their ids; the worst first.
 
@@ -172,5 +161,5 @@ def ailments(
         if bits:
             fix = next((words for bit, words in _FIXES if bits & bit), _ELSE)
             at = f" ({one.temperature_c} °C)" if bits & _HEAT else ""
-            error = describe_error(protocol, bits)
+            error = registers.describe_error(protocol, bits)
             yield f"{named([servo_id])} reports {error}{at}", fix, (servo_id,)

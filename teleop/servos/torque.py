@@ -5,8 +5,6 @@ confirmed is told again on its own. One that is dead or unplugged never keeps th
 tried.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Final

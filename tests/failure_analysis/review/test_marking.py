@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.core.station import load_station
-from gaploop.failure_analysis.review.marking import marked, state_in
+from gaploop.failure_analysis.review.site import marked, state_in
 
 BENCH = """# the bench by the window
 name: bench

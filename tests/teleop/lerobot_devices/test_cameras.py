@@ -18,9 +18,8 @@ from plugin_devices.config import FakeCameraConfig
 from gaploop.core.clock import ManualClock, MonotonicClock
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.checks.cameras import too_slow
-from gaploop.teleop.lerobot_devices import cameras as module
-from gaploop.teleop.lerobot_devices.cameras import LerobotCamera
-from gaploop.teleop.lerobot_devices.make import camera_configs, make_cameras
+from gaploop.teleop.lerobot_devices import make as module
+from gaploop.teleop.lerobot_devices.make import LerobotCamera, camera_configs, make_cameras
 
 WITHIN_S = 120.0
 """Something that hangs is given up after this long."""

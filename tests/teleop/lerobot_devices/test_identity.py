@@ -18,8 +18,8 @@ from gaploop.core.errors import DeviceError
 from gaploop.teleop.checks.cameras import video_identity
 from gaploop.teleop.emulator.arms import koch, so101
 from gaploop.teleop.emulator.bus import EmulatedBus
-from gaploop.teleop.lerobot_devices import cameras as cameras_module
 from gaploop.teleop.lerobot_devices import identity
+from gaploop.teleop.lerobot_devices import make as cameras_module
 from gaploop.teleop.lerobot_devices.identity import Identities
 from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower, make_leader
 from gaploop.teleop.servos.port import Usb
