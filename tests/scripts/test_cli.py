@@ -499,6 +499,10 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     said = capsys.readouterr()
     assert said.err.splitlines() == ["ours", "another's", "trouble"]
     assert said.out == ""
+    with contextlib.redirect_stderr(io.StringIO()) as bar:  # as Rich does while it draws one
+        logging.getLogger("gaploop.x").info("above the bar")
+    assert bar.getvalue() == "above the bar\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_help_of_any_command_and_a_wrong_path_load_nothing_heavy() -> None:
