@@ -59,8 +59,8 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
             have = ", ".join(sorted(map(str, observation))) or "nothing"
             raise UnusableInputError(
                 f"The policy sees by a tracker, which needs the cell's camera '{key}'; "
-                f"the observation has {have}. Elsewhere take a policy that sees pictures; in the cell "
-                "name the overhead camera so, or set the step's 'camera'."
+                f"the observation has {have}. Elsewhere take a policy that sees pictures; in the "
+                "cell name the overhead camera so, or set the step's 'camera'."
             )
         value = torch.as_tensor(observation[key])
         batched = value.ndim == 4
