@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.files import printable
 
@@ -138,6 +138,14 @@ def loading(program: str) -> contextlib.AbstractContextManager[None]:
     return lines_while(lambda: f"{program}: loading {[*sys.modules][-1].partition('.')[0]} …")
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Logs to what stderr is by then: a bar that is drawn stands in its place for that long."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def setup_logging() -> None:
     """Send logs to stderr, one line each, without what libraries say to themselves."""
     for name, value in _QUIET_ENVIRONMENT.items():
@@ -158,7 +166,7 @@ def setup_logging() -> None:
             said_s = {k: s for k, s in said_s.items() if now_s - s <= AGAIN_S} | {line: now_s}
         return is_new
 
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(message)s"))
     handler.addFilter(is_passed)
     root = logging.getLogger()

@@ -22,7 +22,8 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
     print(f"In the changed cell the policy succeeds in {before.rate:.0%} of {rollouts} rollouts.")
 
     # Why? Roll out with the recorder on, and diagnose the takes that failed.
-    gaploop.record(robot=CELL, policy=base, resume=True, dataset=dataset(out / "rollouts", 12))
+    if not (out / "rollouts").exists():
+        gaploop.rollout(robot=CELL, policy=base, dataset=dataset(out / "rollouts", 12))
     diagnosis = gaploop.diagnose(out / "rollouts", output_dir=out / "diagnosis")
     shares = diagnosis.summary["dimensions"]
     for dimension in sorted(shares, key=shares.get, reverse=True)[:3]:
@@ -36,7 +37,8 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
         return
 
     # Record them (a script demonstrates here), and nominal takes so the policy forgets nothing.
-    gaploop.record(robot=CELL, plan=out / "diagnosis/plan.yaml", dataset=dataset(out / "takes"))
+    plan_file = out / "diagnosis/plan.yaml"
+    gaploop.record(robot=CELL, plan=plan_file, resume=True, dataset=dataset(out / "takes"))
     gaploop.record(robot={"seed": 500_000}, resume=True, dataset=dataset(out / "nominal", 40))
 
     # Train an adapter for the policy on both, and evaluate it on the same scenes again.

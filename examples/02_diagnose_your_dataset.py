@@ -31,12 +31,12 @@ def main(root: Path, out: Path) -> None:
 
 def made_up(root: Path) -> Path:
     """Record takes that fail: this station's commands arrive late (sim-to-sim)."""
-    gaploop.record(
-        robot={"gaps": {"actuator_response.latency": 0.8}},
-        policy={"path": "base"},
-        dataset={"root": root, "num_episodes": 12, "single_task": "Put the cube on the disc"},
-        resume=True,
-    )
+    if not root.exists():
+        gaploop.rollout(
+            robot={"gaps": {"actuator_response.latency": 0.8}},
+            policy={"path": "base"},
+            dataset={"root": root, "num_episodes": 12, "single_task": "Put the cube on the disc"},
+        )
     return root
 
 

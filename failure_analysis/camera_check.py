@@ -701,7 +701,8 @@ class CameraReport:
         """Return what people read: what is found, then what couldn't be told."""
         if not self.takes or not self.kinds:
             return []
-        lines = [f"Cameras, against {self.n_reference} episodes ({self.reference}):"]
+        many = "s" * (self.n_reference != 1)
+        lines = [f"Cameras, against {self.n_reference} episode{many} ({self.reference}):"]
         for (camera, question), yes in self.found.items():
             n = len(self.answers(camera, question))
             lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} episodes")

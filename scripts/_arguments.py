@@ -42,6 +42,12 @@ INPUTS: Final = (
 """Options that name what has to be there, in any command: `require_inputs` looks for it."""
 _NO_INPUT: Final = ("help", "auto", "never", "person", "script", "null", "true", "false", "")
 """Words that some of them take in the place of a path."""
+_ON_A_PORT: Final = tuple(
+    f"{arm}_{role}"
+    for arm in ("so", "so100", "so101", "koch", "omx")
+    for role in ("follower", "leader")
+)
+"""Arms on a serial port. LeRobot's class says so too, after seconds of imports."""
 _WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -242,6 +248,8 @@ def all_types(argv: Sequence[str]) -> dict[str, str]:
 def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
     """Refuse a policy, dataset or file that isn't there, before anything heavy is imported.
 
+    So is an arm of which nobody says where it is.
+
     Raises:
         UnusableInputError: one isn't there.
     """
@@ -262,6 +270,11 @@ def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
                 require_policy(path)
             elif not Path(path).expanduser().exists():
                 raise UnusableInputError(f"--{name}: {path} not found. Check the path.")
+    for group in ("robot", "teleop"):
+        if given.get(f"{group}.type") in _ON_A_PORT and f"{group}.port" not in given:
+            raise UnusableInputError(
+                f"Missing: --{group}.port=TEXT, such as /dev/ttyACM0. To list them: gaploop doctor"
+            )
 
 
 def nearest(name: str, options: Mapping[str, Option]) -> str:

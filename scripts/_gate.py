@@ -107,7 +107,8 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
         what, folder = _prepared(config, stack)
         with options.progress("Planning"):
             design = plan(what.judged_suite, folder.seed, what.shown)
-        tell(_planned(what.suite, design, what.shown))
+        if planned := _planned(what, design):
+            tell(planned)
         if what.detector is not None:
             tell(_price(what.suite, what.detector, design))
         if folder.resumed:
@@ -274,13 +275,21 @@ def _price(suite: Suite, detector: SuccessDetector, design: GateDesign) -> str:
     )
 
 
-def _planned(suite: Suite, design: GateDesign, shown: float) -> str:
-    """Return what the comparison will cost and find, printed before it begins."""
-    rules = suite.rules
-    lines = [
-        f"Comparison: better by more than {design.margin / shown:.1%}, false promotion at most "
-        f"{rules.alpha:.0%}, at most {design.max_pairs} pairs of attempts (a test of fixed size: "
-        f"{design.fixed_pairs}).",
+def _planned(gate: Gate, design: GateDesign) -> str:
+    """Return what the stages up to the last will cost and find, printed before they begin."""
+    suite, rules = gate.suite, gate.suite.rules
+    lines = []
+    if gate.sim_tasks:
+        lines.append(
+            f"Nominal simulation: at most {rules.sim_pairs} pairs of attempts, until it is shown "
+            f"whether the candidate loses {rules.retention_margin:.0%}."
+        )
+    if gate.last == STAGES[0]:
+        return "\n".join(lines)
+    lines += [
+        f"Comparison: better by more than {design.margin / gate.shown:.1%}, false promotion at "
+        f"most {rules.alpha:.0%}, at most {design.max_pairs} pairs of attempts (a test of fixed "
+        f"size: {design.fixed_pairs}).",
         f"With a baseline that succeeds in {rules.baseline_rate:.0%}, by all rules of the suite:",
     ]
     lines += [

@@ -277,12 +277,13 @@ def identify(config: IdentifyConfig) -> Twin:
         twin, drives = fit_station(
             takes, arm, station, made_from=made_from, pictures=pictures, advance=advance
         )
-    shows = _shows(takes)
-    if pictures:
-        twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
-    twin = replace(
-        twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
-    )
+    with options.progress("Testing commands, readings and pictures"):
+        shows = _shows(takes)
+        if pictures:
+            twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
+        twin = replace(
+            twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
+        )
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     fitted = list(drives.fit["error_by_joint"])
     html = twin_page(twin, fitted, drives.steps, drives.curves, is_real)

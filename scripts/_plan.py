@@ -175,7 +175,7 @@ def _text(plan: Plan, folder: Path) -> str:
     wrapped = []
     for text in filter(None, words):
         reason, arrow, fix = text.partition(" → ")  # what is typed stays in one line
-        wrapped.append(textwrap.fill(reason, 100, subsequent_indent="  "))
+        wrapped.append(textwrap.fill(reason, 100, subsequent_indent="  ", break_on_hyphens=False))
         wrapped += [f"  → {fix}"] if arrow else []
     typed = [line for item in plan.items for line in item.commands]
     first_of_all = ["Measure first:", *plan.measure] if plan.measure else []

@@ -33,6 +33,8 @@ def run(config: PublishConfig) -> int:
             f"{sum(shown)} faces and people blurred in {counted(len(shown), 'episode')}. Detectors "
             "miss people: look at the pictures."
         )
+        if report.present:
+            lines.append("Only new episodes are blurred: those that were there stay as they are.")
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
     emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))

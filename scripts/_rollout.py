@@ -27,6 +27,7 @@ from gaploop.failure_analysis.success import load_detector
 from gaploop.finetune.factors import settings
 from gaploop.finetune.gate.canary import AssignedPolicy
 from gaploop.scripts import options
+from gaploop.scripts.cli import command
 from gaploop.scripts.push import push_after
 from gaploop.scripts.record import RecordResult
 from gaploop.sim.scene_file import load_scene
@@ -39,6 +40,21 @@ def run(config: Any) -> int:
     """Roll out and publish; 128 + the signal where one came, 1 where a trip ended it."""
     if options.show_file(config.robot):
         return 0
+    return _tell(config, *_rolled_out(config))
+
+
+@command
+def rollout(config: Any) -> RecordResult:
+    """Let a policy drive, record its attempts into a journal and publish them.
+
+    Raises:
+        UnusableInputError: options don't go together, or the policy can't be used.
+        DeviceError: a device can't be used.
+    """
+    return _rolled_out(config)[2]
+
+
+def _rolled_out(config: Any) -> tuple[RolloutDriver, SessionWatch, RecordResult]:
     config.policy.required()
     check_session(config)
     lag_share(config.smoothing_s, 1.0)
@@ -115,7 +131,7 @@ def run(config: Any) -> int:
         campaign=None,
         push=push_after(config.dataset, root, end.signals),
     )
-    return _tell(config, driver, watched, result)
+    return driver, watched, result
 
 
 def _assigned(
@@ -203,7 +219,8 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
     )
     if resets:
         alone = sum(reset["by"] != "person" for reset in resets)
-        text += f" {alone} of {len(resets)} scenes put back by the robot, the others by a person."
+        text += f" {alone} of {len(resets)} scenes put back by the robot"
+        text += "." if alone == len(resets) else ", the others by a person."
     options.emit(config.json, summary, text)
     if doubt := watched.doubt():
         log.warning("%s", doubt)

@@ -20,8 +20,12 @@ Nothing heavy is imported until a command is known: `gaploop --help` reads the f
 `command` makes a function of what a command does: `gaploop.diagnose("rollouts", output_dir="out")`.
 """
 
+from __future__ import annotations
+
+import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import re
@@ -71,6 +75,9 @@ SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code
 _WIDTH: Final = 96
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = ".discover_packages_path="
+
+# Python looks through all that torch and its like have made, several times, as it ends: seconds.
+atexit.register(gc.freeze)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

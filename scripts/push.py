@@ -152,7 +152,7 @@ def _in_words(sent: dict[str, Any]) -> str:
         what = f"{new} uploaded" if sent["uploaded"] else "nothing had changed"
         return f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
     then = "Go on with" if sent["state"] == "unreached" else "Once that is fixed"
-    return f"Not pushed: {sent['reason']} {then}: {sent['command']}"
+    return f"Not pushed: {sent['reason'].rstrip('.')}. {then}: {sent['command']}"
 
 
 def _sent(

@@ -56,8 +56,9 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         if key not in observation:
             have = ", ".join(sorted(map(str, observation))) or "nothing"
             raise UnusableInputError(
-                f"The tracker needs '{key}' and the observation has {have}: "
-                f"name the overhead camera '{self.camera}' or set the step's 'camera'."
+                f"The policy sees by a tracker, which needs the cell's camera '{key}'; "
+                f"the observation has {have}. Elsewhere take a policy that sees pictures; in the "
+                "cell name the overhead camera so, or set the step's 'camera'."
             )
         value = torch.as_tensor(observation[key])
         batched = value.ndim == 4

@@ -1,8 +1,10 @@
-"""`import gaploop`: sixteen names, loaded when first used, with the commands' own options."""
+"""`import gaploop`: seventeen names, loaded when first used, with the commands' own options."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import inspect
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 
 import gaploop
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.cli import command
+from gaploop.scripts.cli import command, commands, config_class_of
 from gaploop.scripts.options import PublishedDataset
 from gaploop.scripts.publish import PublishConfig
 
@@ -100,6 +102,32 @@ def test_examples_use_the_front_door_only(example: Path) -> None:
     }
     assert used
     assert used <= set(gaploop.__all__)
+    refused = _unknown_options(tree)
+    assert not refused
+
+
+def test_the_page_about_the_library_names_options_that_there_are() -> None:
+    page = (ROOT / "docs/extend/api.md").read_text()
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    assert blocks
+    assert [_unknown_options(ast.parse(block)) for block in blocks] == [[]] * len(blocks)
+
+
+def _unknown_options(tree: ast.AST) -> list[str]:
+    """Return options in calls such as `gaploop.plan(budget=…)` that the command hasn't.
+
+    Incident: two examples and the page let a policy drive by `record`, long after it was `rollout`.
+    """
+    unknown = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        named = ast.unparse(call.func).removeprefix("gaploop.")
+        if not ast.unparse(call.func).startswith("gaploop.") or named not in commands():
+            continue
+        module = importlib.import_module(f"gaploop.scripts.{named}")
+        kinds = [config_class_of(module, named, chosen) for chosen in ([], ["--env.gym=ID"])]
+        known = {f.name.rstrip("_") for kind in kinds for f in dataclasses.fields(kind)}
+        unknown += [f"{named}({k.arg}=)" for k in call.keywords if k.arg and k.arg not in known]
+    return unknown
 
 
 def test_a_take_is_recorded_checked_and_loaded(tmp_path: Path) -> None:

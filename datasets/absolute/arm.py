@@ -252,6 +252,8 @@ class Rest:
     side: int
     noise: float
     """Spread of the readings' second differences, as of one reading [deg]."""
+    rows: tuple[int, int]
+    """From where to where in the episode that is."""
 
 
 def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
@@ -270,14 +272,41 @@ def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
                 continue
             before = u[a] - u[max(0, a - 2 * span)]
             side = int(np.sign(before)) if abs(before) > STILL_DEG else 0
-            bend = np.diff(y[a - span // 2 : b], 2) ** 2
+            rows = a - span // 2, b
+            bend = np.diff(y[slice(*rows)], 2) ** 2
             early, late = (float(np.mean(half)) for half in np.array_split(bend, 2))
             # A late arm still comes to its stop in the first half.
             noise = math.sqrt((late if early > 4.0 * late else float(np.mean(bend))) / 6.0)
-            found.append(
-                Rest(e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side, noise)
-            )
+            off = float(np.median((y - u)[a:b]))
+            found.append(Rest(e.index, float(np.median(u[a:b])), off, side, noise, rows))
     return found
+
+
+def trembles(
+    recording: MotionRecording, joint: int, rests: Sequence[Rest], delay_s: float
+) -> tuple[float, float]:
+    """Return how much a command trembles at rest [deg], and which share of the readings' that is.
+
+    The spread of its second differences, as `Rest.noise`, and what those of the rows before
+    explain, less what as many numbers explain by chance.
+    """
+    lags = 4 + (round(delay_s * recording.info.fps) if np.isfinite(delay_s) else 1)
+    by_index, asked, read = {e.index: e for e in recording.episodes}, [], []
+    for rest in rests:
+        e, (a, b) = by_index[rest.episode], rest.rows
+        a = max(a, lags)
+        if b - a < 3:
+            continue
+        bends = np.diff(e.command[a - lags : b, joint], 2)
+        asked.append(np.lib.stride_tricks.sliding_window_view(bends, lags + 1))
+        read.append(np.diff(e.reading[a:b, joint], 2))
+    x, y = (np.concatenate(rows or [np.zeros((0, 1))]) for rows in (asked, read))
+    free = len(y) - lags - 1
+    if free < 1 or not y.any():
+        return 0.0, 0.0
+    left = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    explained = 1.0 - float(left @ left / (y @ y)) * len(y) / free
+    return math.sqrt(float(np.mean(x[:, -1] ** 2)) / 6.0), explained
 
 
 def by_episode(rests: Sequence[Rest], value: Callable[[Rest], float]) -> dict[int, float]:

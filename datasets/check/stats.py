@@ -288,7 +288,7 @@ def _check_episode_stats(
             if not fits:
                 odd.append(name)
         if odd:
-            text = f"{', '.join(odd)} don't match the episodes' statistics."
+            text = f"Not what the episodes' statistics make: {', '.join(odd)}."
             findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
 
 

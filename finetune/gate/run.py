@@ -503,8 +503,9 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
         sections.append(html.section("Canary and whole fleet", lead))
     design = result.design
     lead = (
-        f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
-        f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
+        "The comparison as planned before the first attempt: better by more than "
+        f"{design.margin:.1%}, at most {design.max_pairs} pairs. A test of fixed size "
+        f"needs {design.fixed_pairs}."
     )
     told = "Simulated with independent attempts at the success that the suite expects."
     head = ("true difference", "promoted", "pairs on average")

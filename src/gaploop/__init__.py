@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gaploop.scripts._gate import gate as gate
     from gaploop.scripts._plan import plan as plan
     from gaploop.scripts._publish import publish as publish
+    from gaploop.scripts._rollout import rollout as rollout
     from gaploop.scripts.record import record as record
     from gaploop.sim.cell import SimCell as SimCell
     from gaploop.teleop.safety import SafetyFilter as SafetyFilter
@@ -55,6 +56,7 @@ os.environ.setdefault("LP_NUM_THREADS", "0")
 
 _NAMES = {
     "record": "scripts.record",
+    "rollout": "scripts._rollout",
     "publish": "scripts._publish",
     "check": "scripts._check",
     "load_takes": "datasets.lerobot_read",

@@ -213,8 +213,23 @@ def test_a_late_arms_stop_is_no_jitter() -> None:
     assert max(r.noise for r in arm.rests_of(still, 2)) < 0.01
 
 
+def test_an_arm_that_trembles_as_told_has_no_noisy_encoder() -> None:
+    """A policy that plans anew in small steps made every joint of the cell "jitter at rest"."""
+
+    told = recording(1)
+    for e in told.episodes:
+        e.command[:] += np.random.default_rng(e.index).normal(0, 0.07, e.command.shape)
+        late = np.vstack([np.repeat(e.command[:1], 2, axis=0), e.command[:-2]])
+        e.reading[:] = late + np.diff(late, axis=0, prepend=late[:1])  # and rings
+    assert max(r.noise for r in arm.rests_of(told, 1)) > 0.1
+    found = report(told)
+    assert "noise" not in {f.kind for f in found.findings}
+    assert "noise" not in found.good
+    assert any(why == "its commands tremble there, too" for why in found.untested.values())
+
+
 def test_episodes_of_which_nothing_is_known_are_not_called_good() -> None:
-    """Three episodes of two frames were "new in each row, fine and quiet"."""
+    """Three episodes of two frames were "new in each row, and fine"."""
     plain = recording(1, episodes=3)
     short = tuple(replace(e, command=e.command[:2], reading=e.reading[:2]) for e in plain.episodes)
     assert report(replace(plain, episodes=short)).good == {}

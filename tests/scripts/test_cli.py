@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fnmatch
 import importlib
@@ -25,14 +26,19 @@ from urllib.error import URLError
 
 import draccus
 import pytest
+from lerobot.robots.config import RobotConfig
+from lerobot.teleoperators.config import TeleoperatorConfig
 
+from gaploop.collect.lerobot_types import with_devices
 from gaploop.core import progress
+from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.platform_calls import signals_handled
 from gaploop.scripts import cli, options
-from gaploop.scripts._arguments import parse
+from gaploop.scripts._arguments import parse, require_inputs
 from gaploop.scripts.former_names import FORMER, FORMER_OPTIONS
 from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
+from gaploop.scripts.teleoperate import DEVICES, TeleoperateConfig
 
 
 @dataclass
@@ -313,6 +319,20 @@ def test_what_does_not_fit_is_said_in_one_line(argv: list[str], says: str) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_an_arm_without_its_port_is_told_before_lerobot_is_imported() -> None:
+    """As LeRobot's classes have it, for every arm that is known."""
+    with_devices(TeleoperateConfig, DEVICES)  # registers all types
+    for group, base in {"robot": RobotConfig, "teleop": TeleoperatorConfig}.items():
+        known = base.get_known_choices()
+        for name in {name for arm in ARMS.values() for name in arm.robot_types} & set(known):
+            ports = [f for f in dataclasses.fields(known[name]) if f.name == "port"]
+            needs = any(f.default is f.default_factory is dataclasses.MISSING for f in ports)
+            told = pytest.raises(UnusableInputError, match=rf"Missing: --{group}\.port")
+            with told if needs else contextlib.nullcontext():
+                require_inputs([f"--{group}.type={name}"], ())
+            require_inputs([f"--{group}.type", name, f"--{group}.port=/dev/x"], ())
+
+
 def test_an_unknown_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("dataset: {rot: x}\n")
@@ -479,6 +499,10 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     said = capsys.readouterr()
     assert said.err.splitlines() == ["ours", "another's", "trouble"]
     assert said.out == ""
+    with contextlib.redirect_stderr(io.StringIO()) as bar:  # as Rich does while it draws one
+        logging.getLogger("gaploop.x").info("above the bar")
+    assert bar.getvalue() == "above the bar\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_help_of_any_command_and_a_wrong_path_load_nothing_heavy() -> None:

@@ -73,7 +73,7 @@ def test_without_a_network_it_says_how_to_go_on(
     hub.fault("drop", times=10**6)
     told = ["push", str(dataset), f"--repo_id={NAME}", "--private", "--license=cc-by-4.0"]
     assert main(told) == 1
-    _, _, command = capsys.readouterr().out.strip().partition("Go on with: ")
+    _, _, command = capsys.readouterr().out.strip().partition(". Go on with: ")
     hub.faults.clear()
     assert main(shlex.split(command)[1:]) == 0
     assert hub.repo(NAME).private
