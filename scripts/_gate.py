@@ -12,6 +12,7 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import sha256, writable_folder, write_json
+from gaploop.core.progress import loading
 from gaploop.core.station import SIM_STATION, load_station
 from gaploop.core.suite import Suite, load_suite
 from gaploop.core.vocabulary import Domain
@@ -104,7 +105,8 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
                 f"Which {name}? Name its folder with --{name}=DIR, or give --outcomes=FILE.csv."
             )
     with contextlib.ExitStack() as stack:
-        what, folder = _prepared(config, stack)
+        with loading("gaploop gate"):
+            what, folder = _prepared(config, stack)
         with options.progress("Planning"):
             design = plan(what.judged_suite, folder.seed, what.shown)
         if planned := _planned(what, design):

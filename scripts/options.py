@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import check_dimensions
 from gaploop.core.progress import console as console
+from gaploop.core.progress import loading
 from gaploop.core.progress import progress as progress
 from gaploop.core.station import SIM_STATION
 from gaploop.core.twin import as_yaml
@@ -169,9 +170,10 @@ class DrivingPolicy(PolicyOptions):
             loaded = served
             id_ = served.card.id
         else:
-            from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
             path = self.required()
+            with loading(f"policy {path}"):
+                from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
             loaded, id_ = load_policy(path, task=task, **self.loading()), policy_id(path)
         return loaded, id_
 

@@ -18,6 +18,7 @@ from gaploop.collect.lerobot_types import EMBEDDED, EXPERT, evidence_of, kind, s
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
+from gaploop.core.progress import loading
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
@@ -211,7 +212,8 @@ def record(config: Any) -> RecordResult:
         UnusableInputError: options don't go together, or a consent is missing.
         DeviceError: a device can't be used.
     """
-    from gaploop.collect.session import Session, about_takes, chosen_interface
+    with loading("gaploop record"):
+        from gaploop.collect.session import Session, about_takes, chosen_interface
 
     is_cell = config.robot.type == EMBEDDED
     leads = kind(config.teleop)
