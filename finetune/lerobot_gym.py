@@ -46,7 +46,7 @@ from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import STATES, GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstrator, Replayed, SceneWorld, Shown, show
+from gaploop.sim.scene_world import Demonstration, Demonstrator, Replayed, SceneWorld, show
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec
 
@@ -360,7 +360,7 @@ class Replays:
                 f"{folder} doesn't say of which scenes its episodes are. Record them anew with "
                 "gaploop record --robot.scene, or evaluate --env.scene --dataset.root."
             )
-        self._shown = dict[Path, list[Shown]]()
+        self._shown = dict[Path, list[Demonstration]]()
 
     def __call__(self, world: SceneWorld) -> Replayed:
         """Return what drives the present episode."""

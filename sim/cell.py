@@ -509,7 +509,7 @@ class CellSensor:
         return dict(zip(self.channels, values.tolist(), strict=True))
 
 
-class Simulated(Protocol):
+class Simulation(Protocol):
     """What simulated time is of: the cell, or the arm of a scene file."""
 
     @property
@@ -523,7 +523,7 @@ class Simulated(Protocol):
 class CellClock:
     """Simulated time: waiting lets the cell's physics advance, as fast as the machine can."""
 
-    def __init__(self, cell: Simulated) -> None:
+    def __init__(self, cell: Simulation) -> None:
         self._cell = cell
 
     def now_s(self) -> float:
@@ -543,11 +543,11 @@ class PacedCellClock:
     It is advanced while a loop waits; its time then is this clock's.
     """
 
-    def __init__(self, cell: Simulated) -> None:
+    def __init__(self, cell: Simulation) -> None:
         self._cell, self._real = cell, MonotonicClock()
         self.restart()
 
-    def enter(self, cell: Simulated) -> None:
+    def enter(self, cell: Simulation) -> None:
         """Go on with another cell's time."""
         self._cell = cell
         self.restart()

@@ -469,7 +469,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Demonstration:
     """A demonstration that was recorded in a scene file, replayed to see where things were.
 
     Attributes:
@@ -515,7 +515,7 @@ def place_of(world: SceneWorld, thing: str) -> tuple[NDArray[np.float64], float]
     return world.state.place_m(thing), float(np.arctan2(turn[3], turn[0]))
 
 
-def show(world: SceneWorld, uid: str, seed: int, goals: NDArray[np.float64]) -> Shown:
+def show(world: SceneWorld, uid: str, seed: int, goals: NDArray[np.float64]) -> Demonstration:
     """Replay what was sent in a take, on the scene of its seed, and note where things were.
 
     Args:
@@ -551,7 +551,7 @@ def show(world: SceneWorld, uid: str, seed: int, goals: NDArray[np.float64]) -> 
         else:
             parts.append(Part(start, end))
     tool_m, turns = (np.array(part) for part in zip(*tools, strict=True))
-    return Shown(uid, goals, tool_m, turns, parts, won)
+    return Demonstration(uid, goals, tool_m, turns, parts, won)
 
 
 def _moments(world: SceneWorld, goals: NDArray[np.float64]) -> list[int]:
@@ -623,7 +623,7 @@ class Replayed:
     it is replayed as it was sent.
     """
 
-    def __init__(self, world: SceneWorld, shown: Sequence[Shown]) -> None:
+    def __init__(self, world: SceneWorld, shown: Sequence[Demonstration]) -> None:
         """Choose one for the present episode."""
         self._world, self._things = world, things_of(world)
         self._ik, self._columns = world.arm_ik(f"Scene {world.scene.path}, replay")
@@ -651,7 +651,7 @@ class Replayed:
     def _is_last(self) -> bool:
         return self._part == len(self.shown.parts) - 1
 
-    def _cost_m(self, shown: Shown) -> float:
+    def _cost_m(self, shown: Demonstration) -> float:
         return sum(found.cost_m for part in shown.parts if (found := self._carried(part)))
 
     def _carried(self, part: Part) -> Carried | None:

@@ -17,11 +17,11 @@ from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import (
+    Demonstration,
     Demonstrator,
     Part,
     Replayed,
     SceneWorld,
-    Shown,
     place_of,
     show,
 )
@@ -437,7 +437,7 @@ def test_the_example_is_read_and_its_names_exist() -> None:
     Demonstrator(world)
 
 
-def demonstrated(scene: Path, seed: int) -> Shown:
+def demonstrated(scene: Path, seed: int) -> Demonstration:
     """Return what the waypoints do on one scene, as it would be recorded."""
     world = SceneWorld(load_scene(scene))
     world.reset(seed=seed)
@@ -513,7 +513,7 @@ def test_a_hand_turns_no_further_than_a_thing_s_shape_asks(
     at_m, yaw_rad = place_of(world, "ball")
     part = Part(0, 1, 0, at_m, yaw_rad - np.radians(turn_deg))
     nothing = np.array([world.home])
-    shown = Shown("", nothing, np.zeros((1, 3)), np.eye(3)[None], [part], succeeded=True)
+    shown = Demonstration("", nothing, np.zeros((1, 3)), np.eye(3)[None], [part], succeeded=True)
     found = Replayed(world, [shown])._carried(part)
     assert found is not None
     assert np.degrees(found.turn_rad) == pytest.approx(least_deg, abs=1e-6)
