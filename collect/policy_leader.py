@@ -517,10 +517,13 @@ class AsyncPolicyDriver(PolicyLeader):
         kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
         gone = min(self._step + is_on_its_way - self._first, len(plan) - 1)
         old, new = self._path[len(kept) :], plan[max(gone, 0) :]
-        # A new plan, beside what is left of the old one.
-        self._path = [*kept, *(cross_faded(old, new) if self._blends else new)]
+        self._path = [*kept, *self._joined(old, new)]
         if not is_on_its_way:
             self._aim()
+
+    def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
+        """Return what the arm follows: a new plan, beside what is left of the old one."""
+        return cross_faded(old, new) if self._blends else new
 
     def _require_in_time(self) -> None:
         """Note as an error that plans take longer than they can bridge."""

@@ -270,7 +270,7 @@ def require_inputs(argv: Sequence[str], positional: Sequence[str]) -> None:
                 require_policy(path)
             elif not Path(path).expanduser().exists():
                 raise UnusableInputError(f"--{name}: {path} not found. Check the path.")
-    for group in ("robot", "teleop"):
+    for group in () if "status" in given else ("robot", "teleop"):  # what a plan lacks needs none
         if given.get(f"{group}.type") in _ON_A_PORT and f"{group}.port" not in given:
             raise UnusableInputError(
                 f"Missing: --{group}.port=TEXT, such as /dev/ttyACM0. To list them: gaploop doctor"
