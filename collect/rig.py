@@ -434,9 +434,9 @@ class WaypointLeader:
 
 
 class LedArm:
-    """A simulated arm as its leader knows it, for leaders that outlive a rig. A `Follower`.
+    """A simulated arm as its leader knows it, for leaders that outlive a rig.
 
-    It has the attributes of the arm that is led now, but for what LeRobot's units mean.
+    What a leader asks of a `Follower`; it is read and never driven through this.
     """
 
     def __init__(self, arm: Follower) -> None:
@@ -445,17 +445,25 @@ class LedArm:
     def enter(self, arm: Follower) -> None:
         """Be another arm of the same kind."""
         self._arm = arm
+        self.name, self.robot_type, self.units = arm.name, arm.robot_type, arm.units
+        self.joint_names, self.joint_limits_rad = arm.joint_names, arm.joint_limits_rad
         self.from_units: Callable[[FloatArray], FloatArray] = getattr(
             arm, "from_leader", arm.from_units
         )
+        self.arm_model: Callable[[], ArmModel] | None = getattr(arm, "arm_model", None)
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
+        return self._arm.read()
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
+        return self._arm.to_units(q_rad)
 
     def from_ranges(self, values: FloatArray) -> FloatArray:
         """Convert what is -100 at one end of each joint's range and 100 at the other [rad, m]."""
-        low, high = np.asarray(self._arm.joint_limits_rad).T
+        low, high = np.asarray(self.joint_limits_rad).T
         return np.asarray(low + (np.asarray(values) + 100.0) / 200.0 * (high - low))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._arm, name)
 
 
 @dataclass(frozen=True, kw_only=True)

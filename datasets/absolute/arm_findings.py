@@ -115,6 +115,8 @@ class ArmTests:
         self.root = shlex.quote(str(recording.info.root))
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
+        self.trembling: set[int] = set()
+        """Joints that tremble at rest as their commands do."""
         self.limited: set[int] = set()
         self.too_late = False
         """No delay that is looked for is long enough: what rests may be on its way."""
@@ -475,6 +477,7 @@ class ArmTests:
                 self.recording, k, self.rests[k], self.fits[k].delay_s.value
             )
             if size.value > NOISE_DEG and (size.value < RINGS * asked or explained > FOLLOWS):
+                self.trembling.add(k)
                 who = f"noise of {self.names[k]} at rest"
                 self.report.untested[who] = "its commands tremble there, too"
                 continue
@@ -728,9 +731,7 @@ class ArmTests:
         fitted = [k for k in self.recording.arm if np.isfinite(self.fits[k].delay_s.value)]
         closed = set() if fitted else set(GOOD) - {"offset"}  # what shows in motion
         closed |= {"offset"} if "offsets at rest" in report.untested else set()
-        closed |= (
-            {"noise"} if any("at rest" in e for e in report.untested if "noise" in e) else set()
-        )
+        closed |= {"noise"} if self.trembling else set()
         closed |= {"joint_delay"} if "one joint's delay" in report.untested else set()
         for name, (kinds, text) in GOOD.items():
             if not told & set(kinds) and name not in closed:

@@ -611,7 +611,7 @@ def test_a_leader_arm_leads_the_arm_of_a_scene_file(model: str, tmp_path: Path) 
 def test_a_leader_arm_with_other_joints_than_the_scene_is_refused(tmp_path: Path) -> None:
     rig = world_rig(SCENES / "scene.yaml", gaps={}, conditions={}, looks=False)
     led = LedArm(rig.follower)
-    led.joint_names = ("waist", "shoulder", "jaw")  # type: ignore[misc]
+    led.joint_names = ("waist", "shoulder", "jaw")
     with (
         contextlib.closing(rig),
         emulated("so101", "leader", tmp_path) as arm,
