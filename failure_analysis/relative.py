@@ -397,9 +397,16 @@ class Comparison:
                 f"chance{near}. What would tell: more labelled episodes, or the policy that ran, "
                 "asked about its demonstrations (--policy.path=… --trained_on=…)."
             )
-        first = self.cause or self.separations[0]
+        why = [s for s in self.separations if s.name != "duration"]
+        first = self.cause or [*why, *self.separations][0]
         said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "
         said += f"{takes})."
+        if not why:  # who doesn't succeed goes on until the time is up
+            said += (
+                " That is how they end, not why. What would tell: the robot measured "
+                "(gaploop identify --measure), or the policy that ran, asked about its "
+                "demonstrations (--policy.path=… --trained_on=…)."
+            )
         if self.in_a_row:
             said += " The failures were recorded together: what else changed then looks the same."
         return said

@@ -96,7 +96,7 @@ def hidden_longest_s(view: TakeView) -> float:
     return longest_run(known(view.scene)[:, 5] < 0.5) / view.take.info.fps
 
 
-@signal("Hz", "scene", 0.2, "the tracker loses the object at {value}")
+@signal("Hz", "scene", 0.2, "the tracker loses the object at a rate of {value}")
 def hidden_hz(view: TakeView) -> float:
     """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
     hidden = known(view.scene)[:, 5] < 0.5

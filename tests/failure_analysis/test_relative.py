@@ -61,6 +61,20 @@ def test_a_drift_over_the_session_is_no_cause() -> None:
     assert compare(rows(jump), [False] * 12 + [True] * 12).cause
 
 
+def test_that_failures_run_until_the_time_is_up_is_how_they_end_and_no_reason() -> None:
+    def ran(**values: Sequence[float]) -> str:
+        each = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        takes = [TakeFigures(v, {}, ModeCall(None, None)) for v in each]
+        return compare(takes, [False, True] * 6, in_order=False).message()
+
+    times = [3.0 + 0.1 * k if k % 2 == 0 else 10.0 for k in range(12)]
+    assert "how they end, not why" in ran(duration=times)
+    grip = [float(k % 2 == 0) * 50.0 + k for k in range(12)]
+    said = ran(duration=times, **{"close:elbow": grip})
+    assert "closes with elbow" in said
+    assert "not why" not in said
+
+
 def mixed(bad: Sequence[Take]) -> Diagnosis:
     """Return what six failures among eight successes show, in turns."""
     good = list(successes(8))
