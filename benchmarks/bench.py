@@ -84,7 +84,6 @@ BENCHES: Final = {
     "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
-    "looking": "changes of the camera that a diagnosis names; false alarms",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "noise": "learned noise of readings against white noise, on held-out logs of real arms",
