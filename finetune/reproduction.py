@@ -203,7 +203,12 @@ class Reproduction:
             f"{percent(self.nominal)} ({self.n} equal scenes each)."
         ]
         ranked = sorted(self.costs, key=lambda c: -c.cost.value)
-        found += [f"  {_name(c.name)} costs {points(c.cost)}" for c in ranked]
+        found += [
+            f"  the station fails less often than the twin, by {points(-c.cost)}"
+            if c.name == UNMEASURED and c.cost.high < 0.0
+            else f"  {_name(c.name)} costs {points(c.cost)}"
+            for c in ranked
+        ]
         if self.station is None:
             found.append(
                 "How often the station fails isn't known: only failures were kept, or nobody says "
@@ -229,9 +234,14 @@ class Reproduction:
         elif self.reproduces:
             found.append(f"The twin fails as the station does ({', '.join(tests)}).")
         else:
+            milder = self.station is not None and self.station.value < self.twin.value
             found.append(
-                f"The twin doesn't fail as the station does ({', '.join(tests)}): look for "
-                "something that was not measured."
+                f"The twin doesn't fail as the station does ({', '.join(tests)}): "
+                + (
+                    "what it holds acts less there than at its estimate, or something helps."
+                    if milder and (self.rate_p or 0.0) < FALSE_ALARM
+                    else "look for something that was not measured."
+                )
             )
         return found
 

@@ -147,6 +147,16 @@ def test_what_the_twin_lacks_was_not_measured() -> None:
     assert nothing_known.named == (UNMEASURED,)
 
 
+def test_a_twin_that_fails_more_often_than_its_station_lacks_nothing() -> None:
+    """"Something that was not measured costs -37 points", of an object that stuck less."""
+    found = reproduce(station(12, 18), two_gaps(), cell({BACKLASH: 0.98, CAMERA: 0.0}))
+    assert found.reproduces is False
+    said = " ".join(found.lines())
+    assert "fails less often than the twin" in said
+    assert "acts less there" in said
+    assert "not measured" not in said
+
+
 def test_a_twin_that_follows_the_failures_row_for_row_leaves_nothing_unmeasured_in_them() -> None:
     """A bus that was found in the rows wasn't named: in 8 rollouts it failed less than in 8."""
     seldom = cell({BACKLASH: 0.375}, n=8)
