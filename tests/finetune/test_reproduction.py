@@ -148,7 +148,7 @@ def test_what_the_twin_lacks_was_not_measured() -> None:
 
 
 def test_a_twin_that_fails_more_often_than_its_station_lacks_nothing() -> None:
-    """"Something that was not measured costs -37 points", of an object that stuck less."""
+    """ "Something that was not measured costs -37 points", of an object that stuck less."""
     found = reproduce(station(12, 18), two_gaps(), cell({BACKLASH: 0.98, CAMERA: 0.0}))
     assert found.reproduces is False
     said = " ".join(found.lines())
