@@ -190,8 +190,11 @@ def read_json(path: Path) -> Any:
         UnusableInputError: the file is missing or isn't JSON, or is nested deeper, or holds longer
             whole numbers, than anything sound.
     """
+    content = read_content(path)
+    if not content.strip():
+        raise UnusableInputError(f"{path} is empty. Restore it or write it anew.")
     try:
-        return parse_json(read_content(path))
+        return parse_json(content)
     except ValueError as error:
         raise UnusableInputError(
             f"{path} is not JSON ({error}). Restore it or write it anew."

@@ -15,7 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import existing_folder, read_json, refuse_lfs_pointers, regular_file
+from gaploop.core.files import (
+    existing_folder,
+    parse_json,
+    read_content,
+    refuse_lfs_pointers,
+    regular_file,
+)
 from gaploop.core.paths import plain_name, refuse_links_out, relative_path
 from gaploop.core.take import TakeInfo, frames_per_second
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -191,8 +197,10 @@ def parse_info(root: Path) -> DatasetInfo:
                 f"{root} {what}. Make it anew: gaploop check {shlex.quote(str(root))} --fix"
             )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
-    value, where = read_json(root / INFO), root / INFO
+    where = root / INFO
+    content = read_content(where)
     try:
+        value = parse_json(content)
         version = str(value["codebase_version"])
         if not version.startswith("v3"):
             fix = f"Convert it with: {convert(root)}"
@@ -220,9 +228,11 @@ def parse_info(root: Path) -> DatasetInfo:
             video_path=_template(value.get("video_path"), VIDEO_PATH, f"{where}: video_path"),
         )
     except DAMAGE as error:
-        reason = str(error) if type(error) is ValueError else repr(error)
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
         if isinstance(error, KeyError):
             reason = f"it has no {error.args[0]}"
+        if not content.strip():
+            reason = "it is empty"
         fix = "Restore it from a copy"
         if data_files(root):
             fix += f", or make it anew: gaploop check {shlex.quote(str(root))} --fix"

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import FixOptions, check, fix, plan
@@ -320,3 +321,16 @@ def test_a_file_under_another_name_does_not_stand_for_a_cameras_first(root: Path
     shutil.copy(path, path.with_name("file-000.part.mp4"))
     [camera] = read_cameras(FixDraft(root, damage.info(root)))
     assert camera.paths == {(0, 0): path}
+
+
+@pytest.mark.parametrize("content", ["", " \n", '{"fps":', "[1]", "{}"])
+def test_a_description_that_says_nothing_names_the_command_that_makes_it_anew(
+    tmp_path: Path, content: str
+) -> None:
+    """An empty info.json, of a full disk, was "not JSON (Expecting value: line 1 column 1)"."""
+    for name in ("meta/info.json", "data/chunk-000/file-000.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UnusableInputError, match=f"gaploop check {tmp_path} --fix") as told:
+        layout.parse_info(tmp_path)
+    assert ("it is empty" in str(told.value)) == (not content.strip())
