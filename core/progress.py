@@ -35,6 +35,14 @@ _QUIET_ENVIRONMENT: Final = {
 }
 
 
+def words_of_time(duration_s: float) -> str:
+    """Return a duration [s] as people say it: 45 s, 12 min, 3 h 05 min."""
+    if duration_s < 90:
+        return f"{duration_s:.0f} s"
+    minutes = round(duration_s / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def console(**how: Any) -> Console:
     """Return a Rich console whose texts can't steer the terminal, whoever wrote them."""
     from rich.console import Console
@@ -69,10 +77,12 @@ def progress(
     bar = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
     task = bar.add_task(description, total=total)
 
-    began_s = time.monotonic()
+    first = list[tuple[float, float]]()  # when, and how many by then: what starts slowly isn't it
 
     def advance(steps: int = 1, says: str = "", total: int | None = None) -> None:
         bar.update(task, advance=steps, description=says or None, total=total)
+        if steps and not first:
+            first.append((time.monotonic(), bar.tasks[task].completed))
         if then and bar.tasks[task].finished:
             bar.update(task, description=then)
 
@@ -83,9 +93,10 @@ def progress(
         of = f" of {now.total:.0f}" if now.total is not None else ""
         count = f": {now.completed:.0f}{of}" if of or now.completed else ""
         left = ""
-        if now.total and now.completed:
-            left_s = (time.monotonic() - began_s) * (now.total / now.completed - 1.0)
-            left = f", about {left_s:.0f} s left" if left_s > NEXT_LINE_S else ""
+        if now.total and first and now.completed > first[0][1]:
+            each_s = (time.monotonic() - first[0][0]) / (now.completed - first[0][1])
+            left_s = each_s * (now.total - now.completed)
+            left = f", about {words_of_time(left_s)} left" if left_s > NEXT_LINE_S else ""
         return f"{now.description}{count}{left} …"
 
     with bar if shown.is_terminal else lines_while(line):
@@ -112,13 +123,15 @@ def lines_while(
             while not waits(0.5):
                 passed_s = time.monotonic() - began_s
                 # What others print goes over it, from the line's beginning.
-                print(f"\x1b[K{line()} {passed_s:.0f} s", end="\r", file=stream, flush=True)
+                print(
+                    f"\x1b[K{line()} {words_of_time(passed_s)}", end="\r", file=stream, flush=True
+                )
             print("\x1b[K", end="", file=stream, flush=True)
             return
         pause_s = FIRST_LINE_S
         while not waits(pause_s):
             passed_s = time.monotonic() - began_s
-            after = f" ({passed_s:.0f} s so far)" if pause_s == NEXT_LINE_S else ""
+            after = f" ({words_of_time(passed_s)} so far)" if pause_s == NEXT_LINE_S else ""
             print(f"{line()}{after}", file=stream, flush=True)
             pause_s = NEXT_LINE_S
 

@@ -18,7 +18,7 @@ from gaploop.collect.lerobot_types import EMBEDDED, EXPERT, evidence_of, kind, s
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
-from gaploop.core.progress import loading
+from gaploop.core.progress import loading, words_of_time
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
@@ -318,9 +318,7 @@ def campaign_text(campaign: Campaign) -> str:
     if not now.left:
         text += " The plan is filled."
     else:
-        first, minutes = now.left[0], round(now.left_s / 60)
-        left = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-        left = left if now.left_s >= 90 else f"{now.left_s:.0f} s"
+        first, left = now.left[0], words_of_time(now.left_s)
         seen = options.counted(now.measured, "episode")
         basis = f"from {seen}" if now.measured else "assumed, before any episode"
         text += f" About {left} left ({basis})."

@@ -19,6 +19,7 @@ from gaploop.collect.operator.machine import (
     SessionState,
 )
 from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, Driven
+from gaploop.core.progress import words_of_time
 from gaploop.core.vocabulary import Outcome
 
 
@@ -199,9 +200,7 @@ def look(seen: ScreenContent) -> Shown:
         bars = (QuotaBar(name, driven.successes, SUCCESSES), *bars)
     count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
     if math.isfinite(quotas.left_s) and quotas.left_s > 0:
-        minutes = math.ceil(quotas.left_s / 60)
-        hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
-        count += f" · about {hours} left"
+        count += f" · about {words_of_time(quotas.left_s)} left"
     if state.stage is SessionStage.DRIVING:
         count = ""
     rates = []

@@ -609,9 +609,18 @@ def test_progress_says_what_is_left_and_what_follows(monkeypatch: pytest.MonkeyP
         advance()
     with options.progress("Replaying") as advance:
         monkeypatch.setattr(progress, "NEXT_LINE_S", -1.0)
-        advance(3, total=9)  # how many is found out on the way
+        advance(2, total=9)  # how many is found out on the way
+        advance()
     assert told[:2] == ["Working: 0 of 2 …", "Checking …"]
     assert (told[2], told[3][:27]) == ("Replaying …", "Replaying: 3 of 9, about 0 ")
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "said"),
+    [(45.2, "45 s"), (89, "89 s"), (90, "2 min"), (3000, "50 min"), (97653, "27 h 08 min")],
+)
+def test_a_duration_is_told_as_people_say_it(duration_s: float, said: str) -> None:
+    assert progress.words_of_time(duration_s) == said
 
 
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
