@@ -327,7 +327,8 @@ def diagnose(
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
         seen_before: takes that the cameras are set against, such as the policy's training; the
-            set's own successes unless given. `seen_where` says in words which they are.
+            set's own successes unless given, or where these are simulated and the failures aren't.
+            `seen_where` says in words which they are.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
@@ -373,9 +374,12 @@ def diagnose(
     summary["labels_learned_from"] = labels
     report = None
     if images and failures:
+        real = any(f.take.info.domain is Domain.REAL for f in failures)
+        drawn = real and all(take.info.domain is Domain.SIM for take in seen_before)
+        before = () if drawn else seen_before
         well = [take for take in every if take.outcome is Outcome.SUCCESS]
-        name = seen_where if seen_before else "this set's successes"
-        report = check_takes(seen_before or well, [f.take for f in failures], name)
+        name = seen_where if before else "this set's successes"
+        report = check_takes(before or well, [f.take for f in failures], name)
     if report is not None:
         summary["camera_check"] = report.to_json()
     statistics = cohort_of_takes(every) if cohort else None

@@ -41,7 +41,7 @@ from gaploop.failure_analysis.factors import FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.rules import signals_of
-from gaploop.failure_analysis.station import words
+from gaploop.failure_analysis.station import UNMEASURED, words
 from gaploop.failure_analysis.views.pictures import picture_png
 
 SIM_TO_SIM: Final = (
@@ -334,6 +334,9 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     lines += [summary["not_reproduced"]] if "not_reproduced" in summary else []
     lines += deployment_lines(summary)
     lines.append(summary["station"]["says"])
+    if summary.get("shown_alone") and set(summary["station"]["named"]) <= {UNMEASURED}:
+        first = summary["shown_alone"][0]
+        lines.append(f"Mend first what the episodes show by themselves: {first['what']}")
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary.get("hypotheses", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []

@@ -166,6 +166,10 @@ def test_diagnose_and_plan_are_functions_too(
         dimensions = {d.value: 0.0 for d in GapDimension} | {"sensor_noise": share}
         takes = (replace(unclear, dimensions=dimensions),)
         assert says in "\n".join(diagnosis_lines(replace(found, takes=takes)))
+    alone = {"what": "Brightness of top goes up and down", "fix": "Fix exposure"}
+    silent = {**found.summary["station"], "named": []}
+    shown = replace(found, summary={**found.summary, "station": silent, "shown_alone": [alone]})
+    assert f"show by themselves: {alone['what']}" in "\n".join(diagnosis_lines(shown))
     made = plan(PlanConfig(diagnosis=folder, budget=Budget(takes=20)))
     assert made == load_plan(folder / "plan.yaml")
     assert capsys.readouterr().out == ""

@@ -99,6 +99,18 @@ def test_a_delay_is_named_and_a_difference_of_the_table_isnt() -> None:
     assert not [e for t in found.takes for e in suggested_labels(t)]
 
 
+def test_cameras_of_a_real_bench_arent_set_against_simulated_pictures() -> None:
+    """ "Darker by 2.3 stops", "another cut" of a bench whose cameras nobody had touched."""
+    good, dark = list(successes(5)), repeated(scene_picture() // 4)
+    simulated = [replace(t, info=replace(t.info, domain=Domain.SIM)) for t in successes(6)]
+    bad = [take(uid=f"dark-{k}", seed=30 + k, pictures=dark) for k in range(4)]
+    both = [*good, *bad]
+    for takes, against in ((both, "simulation"), (real(both), "this set's successes")):
+        found = diagnose(takes, seen_before=simulated, seen_where="simulation")
+        assert found.camera_check is not None
+        assert found.camera_check.reference == against
+
+
 def test_without_a_success_nothing_is_named_and_what_would_tell_is_said() -> None:
     found = diagnose(real([take(lag_s=0.3)]))
     assert found.takes[0].abstained
