@@ -40,9 +40,12 @@ from gaploop.failure_analysis.views.pictures import (
     sample,
 )
 
-ERROR_RATE: Final = 0.05
+ERROR_RATE: Final = 0.02
 """Of an unaltered episode, how often any question about one of its cameras may be answered by
 yes."""
+OFTEN: Final = 0.05
+"""The same where neighbouring episodes have drifted together, and of sets: named is what more
+episodes say than that explains."""
 LEAST: Final = 3
 """Reference episodes below which nothing is told."""
 MOST: Final = 40
@@ -690,10 +693,9 @@ class CameraReport:
             yes = [a for a in every if a.answer is YesNo.YES]
             n, k = len(every), len(yes)
             by_chance = sum(
-                math.comb(n, j) * ERROR_RATE**j * (1 - ERROR_RATE) ** (n - j)
-                for j in range(k, n + 1)
+                math.comb(n, j) * OFTEN**j * (1 - OFTEN) ** (n - j) for j in range(k, n + 1)
             )
-            if yes and by_chance <= ERROR_RATE:
+            if yes and by_chance <= OFTEN:
                 result[key] = sorted(yes, key=lambda a: abs(a.value) / max(a.reach, 1e-9))
         return result
 
