@@ -530,11 +530,6 @@ class KnownCamera:
             told["exposure"] = replace(told["exposure"], why=why)
         if told["cover"].answer is YesNo.YES:
             told["cover"] = replace(told["cover"], where=where)
-        bend = self.units.get("bend")
-        bent = bend and abs(numbers.get("bend", bend.middle) - bend.middle) > bend.reach(share)
-        if bent and told["crop"].answer is YesNo.NO:
-            why = "hardly anything lies better through another lens, and not as it was either"
-            told["crop"] = replace(told["crop"], answer=YesNo.UNKNOWN, why=why)
         return [*answers, *told.values()]
 
     def _answer(
@@ -550,11 +545,10 @@ class KnownCamera:
                     else "it varies too much between the episodes to compare with"
                 )  # fmt: skip
                 continue
-            if key == "bend" and numbers["through_lens"] < LENS:
-                value = unit.middle
             scale = LIGHT_STOPS if question.unit == "stops" else 1.0
             away, reach = scale * (value - unit.middle), scale * unit.reach(share)
-            found.append((abs(away) / reach, key, away, reach))
+            no_lens = key == "bend" and numbers["through_lens"] < LENS
+            found.append((min(abs(away) / reach, 1.0 if no_lens else np.inf), key, away, reach))
         if not found:
             return CameraAnswer(self.name, asked, YesNo.UNKNOWN, "", np.nan, np.nan, why=unknown)
         ratio, key, away, reach = max(found)
