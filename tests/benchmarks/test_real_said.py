@@ -19,7 +19,10 @@ def test_a_named_cause_of_made_up_outcomes_is_wrong() -> None:
     told = named({"takes": [take, quiet], "summary": summary})
     assert told == {"mode slip": 1, "cause latency": 1}
     tried = ("10 called failures", "all 25 called failures, joints only")
-    said = [{"set": "arm", "tried": t, "named": n} for t, n in zip(tried, (told, {}), strict=True)]
+    said = [
+        {"set": "arm", "tried": t, "named": n, "borne_out": {}}
+        for t, n in zip(tried, (told, {}), strict=True)
+    ]
     rows = cases({"said": said, "sets": [], "lights": []})[2:]
     assert "arm mode slip 1; arm cause latency 1; 0 of 1 " in rows[0]
     assert rows[0].endswith("| wrong |")
@@ -27,6 +30,18 @@ def test_a_named_cause_of_made_up_outcomes_is_wrong() -> None:
         "| 1 of 1 sets of outcomes: no mode, no cause, no camera | can't tell |"
     )
     assert "| no data |" in rows[1]
+    told = {"camera top: moved": 3}
+    moved = {
+        "set": "arm",
+        "tried": tried[0],
+        "named": told,
+        "borne_out": {"camera top: moved": 0.07},
+    }
+    rows = cases({"said": [moved], "sets": [], "lights": []})[2:]
+    assert "moved 3 (by phase correlation, too: 7.0% of width)" in rows[0]
+    assert rows[0].endswith("| right, else can't tell |")
+    moved["named"] = {**told, "mode slip": 1}
+    assert cases({"said": [moved], "sets": [], "lights": []})[2].endswith("| wrong |")
 
 
 def test_every_case_is_printed_and_a_denied_alteration_is_wrong() -> None:
