@@ -35,6 +35,7 @@ from gaploop.failure_analysis.views.pictures import (
     TakeLook,
     by_cells,
     lasting_edges,
+    match_at_rest,
     refine,
     register,
     sample,
@@ -76,9 +77,13 @@ MOSTLY: Final = 0.6
 """The same of the middle one of all cells from which on the camera stands about where it stood."""
 ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
-LENS: Final = 0.1
-"""Share of what still differs there that another lens must take away: other light takes away a
-little, too."""
+CLEARLY: Final = 0.1
+"""Share of what still differs there that a move, or another lens, must take away: an arm or a thing
+that stands elsewhere, or other light, takes away a little, too."""
+LIES_BETTER: Final = {"bend": "through_lens"} | dict.fromkeys(
+    ("right", "down", "turn", "scale"), "by_move"
+)
+"""What says so of each number about place."""
 
 
 type Still = tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]
@@ -367,11 +372,14 @@ class KnownCamera:
         if move is not None and move.match >= ALIKE:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
-            lens = refine(_spread(edges), _spread(look.edges), everywhere, where, np.array(start))
+            usual_edges, edges_now = _spread(edges), _spread(look.edges)
+            lens = refine(usual_edges, edges_now, everywhere, where, np.array(start))
+            rest = match_at_rest(usual_edges, edges_now, where)
             numbers |= {
                 "match": move.match,
                 "bend": 100.0 * lens.bend,
                 "through_lens": (lens.match - move.match) / (1.0 - move.match + 1e-6),
+                "by_move": (move.match - rest) / (1.0 - rest + 1e-6),
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
                 "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
                 "turn": float(np.degrees(move.turn_rad)),
@@ -547,8 +555,9 @@ class KnownCamera:
                 continue
             scale = LIGHT_STOPS if question.unit == "stops" else 1.0
             away, reach = scale * (value - unit.middle), scale * unit.reach(share)
-            no_lens = key == "bend" and numbers["through_lens"] < LENS
-            found.append((min(abs(away) / reach, 1.0 if no_lens else np.inf), key, away, reach))
+            by = LIES_BETTER.get(key)
+            alike = by is not None and numbers[by] < CLEARLY
+            found.append((min(abs(away) / reach, 1.0 if alike else np.inf), key, away, reach))
         if not found:
             return CameraAnswer(self.name, asked, YesNo.UNKNOWN, "", np.nan, np.nan, why=unknown)
         ratio, key, away, reach = max(found)

@@ -319,6 +319,12 @@ def register(
     return max([best, *found], key=lambda similarity: similarity.match)
 
 
+def match_at_rest(fixed: Grey, moving: Grey, counts: NDArray[np.bool_]) -> float:
+    """Return how well two pictures match as they lie; see `register`."""
+    reference, picture = (_smooth(p, COARSE_TO_FINE_PX[-1]) for p in (fixed, moving))
+    return _correlation(picture, reference, counts, counts)
+
+
 def refine(
     fixed: Grey,
     moving: Grey,
