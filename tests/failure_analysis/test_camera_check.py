@@ -261,6 +261,7 @@ def test_place_counts_only_where_pictures_lie_clearly_better(
     camera, shown = check.cameras["top"], looked(30)["top"]
     numbers, maps = camera.compared(shown, TakeLook.of(shown))
     numbers |= {number: away, LIES_BETTER[number]: better}
+    assert camera.units  # of the episodes as they are
     monkeypatch.setattr(camera, "compared", lambda *_: (numbers, maps))
     asked = "moved" if number == "down" else "crop"
     assert {a.answer for a in camera.judge(shown) if a.question == asked} == {answer}
