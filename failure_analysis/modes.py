@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
+from gaploop.failure_analysis.signals.motion import step_of
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 from gaploop.failure_analysis.views.phases import (
     GRASP_S,
@@ -185,13 +186,16 @@ def shaking(motion: ArmMotion) -> Event | None:
     noise = np.median(bends, axis=0) if len(bends) else np.zeros(read.shape[1])
     found = list[tuple[float, float, float]]()
     for column, q in enumerate(read.T):
-        least = max(SHAKE_RAD, 12.0 * float(noise[column]))
+        # That readings go from one step of an encoder to the next and back is no swing.
+        step = step_of(motion.position_rad[:, motion.arm_joints[column]])
+        least = max(SHAKE_RAD, 12.0 * float(noise[column]), 1.5 * step)
         turns = np.sort(np.concatenate([find_peaks(s, prominence=least)[0] for s in (q, -q)]))
         t_s = motion.t_s[turns]
         for k in range(len(turns) - TURNS + 1):
             if np.diff(t_s[k : k + TURNS]).max() <= TURN_S:
                 swing = float(np.median(np.abs(np.diff(q[turns[k : k + TURNS]]))))
-                found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1]), swing))
+                if swing >= least:
+                    found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1]), swing))
     if not found:
         return None
     start_s, end_s, swing = min(found)

@@ -117,12 +117,15 @@ def jitter_rad(view: TakeView) -> float:
 def quantum_rad(view: TakeView) -> float:
     """Step of the readings: median gap between the distinct values that a moving joint shows."""
     motion = known(view.motion)
-    steps = []
-    for j in motion.arm_joints:
-        values = np.unique(np.round(motion.position_rad[:, j], 7))
-        if values[-1] - values[0] > 0.1:
-            steps.append(np.percentile(np.diff(values), 20))
+    columns = motion.position_rad[:, motion.arm_joints].T
+    steps = [step_of(column) for column in columns if np.ptp(column) > 0.1]
     return float(np.median(steps)) if steps else np.nan
+
+
+def step_of(readings: FloatArray) -> float:
+    """Return by what readings differ at least, mostly; 0 where they are all the same."""
+    values = np.unique(np.round(readings, 7))
+    return float(np.percentile(np.diff(values), 20)) if len(values) > 1 else 0.0
 
 
 @signal("share", "motion", 0.01, "{value} of the readings repeat while moving")

@@ -116,6 +116,16 @@ class TestOneArm:
         sent[:, 1] += swing
         assert call(take(t_s, sent, read, telemetry=telemetry)).mode == FailureMode.OSCILLATION
 
+    def test_readings_that_flip_between_two_encoder_steps_are_no_swing(
+        self, telemetry: bool
+    ) -> None:
+        """ "Swings back and forth by 0.0 degrees", of encoders that read in steps of 2.1."""
+        t_s, sent, read = attempt()
+        for swing_rad, mode in ((0.004, FailureMode.MISPLACEMENT), (0.12, FailureMode.OSCILLATION)):
+            rests_rad = 10.5 * 0.037 + swing_rad * np.sin(2 * np.pi * 5.0 * t_s)
+            sent[:, 1], read[:, 1] = 10.5 * 0.037, np.round(rests_rad / 0.037) * 0.037
+            assert call(take(t_s, sent, read, telemetry=telemetry)).mode == mode
+
     def test_what_an_attempt_recovered_from_is_seen_in_it_all_the_same(
         self, telemetry: bool
     ) -> None:
