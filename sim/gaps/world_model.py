@@ -124,7 +124,10 @@ class WorldModel(NoModel):
 
     def _geoms(self) -> list[int]:
         thing = self.need("object")
-        return [g for g in range(self._tried.ngeom) if int(self._tried.geom_bodyid[g]) == thing]
+        found = [g for g in range(self._tried.ngeom) if int(self._tried.geom_bodyid[g]) == thing]
+        if not found:
+            raise UnavailableError("its object's shape is that of a body inside it")
+        return found
 
     def _extent(self, model: Model) -> tuple[Vector, Vector]:
         """Return the object's corners [m], shape (3,) each, as it lay when it was reset."""

@@ -117,6 +117,19 @@ class TorqueBench(Bench):
     motors = False
 
 
+class NestedBench(Bench):
+    """As metaworld does in places: what moves freely has its shape in a body of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        spec = mujoco.MjSpec.from_string(MJCF)
+        brick = spec.body("brick")
+        spec.delete(brick.geoms[0])
+        brick.add_body(name="inside").add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.02] * 3)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+
+
 def episode(env: gym.Env[Any, Any], seed: int = 3) -> list[bytes]:
     """Return all that an episode shows."""
     rng, seen = np.random.default_rng(1), []
@@ -225,6 +238,9 @@ def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
     torque = GymWorld(TorqueBench).parameters()
     assert torque["actuator_response.backlash"] == "no position servos drive its arm"
     assert torque["actuator_response.latency"] == torque["actuator_response.weak"] == ""
+    nested = GymWorld(NestedBench).parameters()
+    shapes = {nested[f"object_property.{name}"] for name in ("size", "elongated", "tall", "round")}
+    assert shapes == {"its object's shape is that of a body inside it"}
 
 
 def test_dead_time_is_a_share_of_the_period() -> None:
