@@ -241,9 +241,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if self._looks is not None:
             on.model.edits += self._looks.edits()
         if self._measures and self._survey is None:
-            raise UnavailableError(
-                "A measured camera needs a MuJoCo model; none was found."
-            )
+            raise UnavailableError("A measured camera needs a MuJoCo model; none was found.")
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             # One that was looked at may draw its next scene from where it stands.
