@@ -28,6 +28,7 @@ from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.finetune.lerobot_latency import check_timing
 from gaploop.sim.catalogue import arm_of
+from gaploop.sim.gaps.world_model import NoModel
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.scene_world import Demonstrator, SceneWorld
 from gaploop.sim.tracker import Tracker
@@ -272,6 +273,11 @@ def check_world(
                 yield _demonstrator(inner, config)
                 inner.draws = True
             yield from _pictures(world, writable_folder(pictures) if pictures else None)
+            world.action_space.seed(0)
+            world.step(world.action_space.sample())
+            if silence := world.silence():
+                fix = "Write is_success into info at every step."
+                yield CheckResult("success", Level.WARN, silence, fix)
             yield from _inside(world)
 
 
@@ -372,7 +378,7 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
     """Say what was found inside, and what gaps can be injected."""
     known = world.surveyed()
     if known is None:
-        said = "MuJoCo doesn't simulate it: only pictures and the time that actions take can change"
+        said = f"{NoModel.lacks}: only pictures and the time that actions take can change"
         yield CheckResult("inside", Level.WARN, said)
     else:
         for role, said in known.roles.words(known.model).items():
@@ -382,7 +388,7 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
                 if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
                     fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)
-        drives = f"{len(known.servos) or 'no'} position servos"
+        drives = f"{sum(s >= 0 for s in known.servos) or 'no'} position servos"
         shown = f"{len({r.joint for r in known.readings})} of {len(known.roles.arm)}"
         said = f"{drives}; the observation shows the angles of {shown} joints of the arm"
         yield _result("inside", said, subject="drives")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from gaploop.sim.roles import numbers_in, takes_targets
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
+
+logger = logging.getLogger(__name__)
 
 SUCCESS_HELD_S: Final = 0.3
 """An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
@@ -159,6 +162,7 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(world)
         self.world, self._raw, self._kept = world, raw, kept
         self.finished = list[tuple[dict[str, Any], NDArray[Any]]]()
+        self._warned = False
         own = (world.unwrapped, "max_steps"), (world.env.spec, "max_episode_steps")
         known = (getattr(holder, name, None) for holder, name in own)
         usual = max_steps or next(filter(None, known), USUAL_STEPS)
@@ -220,6 +224,9 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         late = truncated or self._steps >= self._max_episode_steps
         over = bool(terminated or held)
         won = held or (bool(terminated or late) and self._won_for > 0)
+        if (over or late) and not self._warned and (silence := self.world.silence()):
+            self._warned = True
+            logger.warning("%s%s.", silence[0].upper(), silence[1:])
         if self._kept:
             self._frames.append((self._last, np.asarray(shaped, dtype=np.float32)))
             self._last = self.named(observation)

@@ -4,9 +4,10 @@ Found where there is no doubt; a few lines of YAML say the rest. Names are the m
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -287,8 +288,8 @@ def _below(model: mujoco.MjModel, data: mujoco.MjData, thing: int) -> tuple[int,
     )
 
 
-DEEPEST: Final = 4
-"""How far inside an environment its model is looked for."""
+MOST_HOLDERS: Final = 1000
+"""In so many things inside an environment its model is looked for."""
 STEPS: Final = 12
 """By which joint angles are found in an observation."""
 MOVED_RAD: Final = 1e-3
@@ -359,25 +360,37 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
 
 
 def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:
-    """Return the model and the state that an environment holds, however deep inside."""
-    model: mujoco.MjModel | None = None
-    data: mujoco.MjData | None = None
-    layer, seen = [env.unwrapped], set[int]()
-    for _ in range(DEEPEST):
-        inside = list[Any]()
-        for holder in layer:
-            for value in getattr(holder, "__dict__", {}).values():
+    """Return the model and the state that an environment holds, however deep inside.
+
+    Attributes come first: what lies in a list or a dictionary may be a copy of them.
+    """
+    for holders in ((), (Mapping, list, tuple)):
+        model: mujoco.MjModel | None = None
+        data: mujoco.MjData | None = None
+        layer, seen = [env.unwrapped], set[int]()
+        while layer and (model is None or data is None) and len(seen) < MOST_HOLDERS:
+            inside = list[Any]()
+            for value in chain.from_iterable(map(_parts, layer)):
                 if isinstance(value, mujoco.MjModel) and model is None:
                     model = value
                 elif isinstance(value, mujoco.MjData) and data is None:
                     data = value
-                elif hasattr(value, "__dict__") and not callable(value) and id(value) not in seen:
+                elif id(value) not in seen and (
+                    (hasattr(value, "__dict__") and not callable(value))
+                    or (isinstance(value, holders) and len(value) < MOST_HOLDERS)
+                ):
                     seen.add(id(value))
                     inside.append(value)
+            layer = inside
         if model is not None and data is not None:
             break
-        layer = inside
     return model, data
+
+
+def _parts(holder: Any) -> Iterable[Any]:
+    if isinstance(holder, Mapping):
+        return holder.values()
+    return holder if isinstance(holder, list | tuple) else vars(holder).values()
 
 
 def period_of(env: Env) -> float:

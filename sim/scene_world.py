@@ -78,8 +78,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             raise UnusableInputError(
                 f"{where}: no joint has a position servo"
                 + f"; its {model.nu} actuators are others" * (model.nu > 0)
-                + '. Give <actuator> of the MJCF a <position joint="…" kp="…"/> for each joint; '
-                "attach a URDF, which can't say it, as arm to a bench in MJCF that does."
+                + f'. Write a <position joint="…" kp="…"/> into <actuator> of {scene.mjcf} '
+                "for each; it may name joints of the attached arm, also of a URDF."
             )
         self.jaw = hand = str(scene.gripper.get("joint") or "")
         require_known(kind, [hand] if hand else (), self.joint_names, f"{where}, gripper")

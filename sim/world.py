@@ -6,6 +6,7 @@ gymnasium environment, which `GymWorld` puts gaps into.
 
 import copy
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import INSTRUCTION, SEEN
 from gaploop.sim.camera import LayeredCamera, at_fidelity, painted
@@ -130,6 +132,61 @@ class WorldSpec:
 NOMINAL: Final = WorldSpec()
 
 
+class Theirs(gym.Wrapper[Any, Any, Any, Any]):
+    """Somebody's environment: what it raises is said in one line, with the place.
+
+    Attributes:
+        unsaid: the keys of `info` of its steps while none of them has told of success.
+    """
+
+    unsaid: set[str] | None
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.unsaid = set()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start an episode."""
+        try:
+            observation, info = self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            raise _broke_off("reset", error) from error
+        return observation, info
+
+    def step(self, action: Any) -> Any:
+        """Send an action."""
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            takes = self.env.action_space
+            other = np.shape(action) != (takes.shape or ())
+            sent = f" It was sent shape {np.shape(action)}; its action_space is {takes}."
+            raise _broke_off("step", error, sent * other) from error
+        if self.unsaid is not None:
+            self.unsaid = None if info.keys() & set(SUCCESS_KEYS) else self.unsaid | info.keys()
+        return observation, reward, terminated, truncated, info
+
+    def silence(self) -> str:
+        """Say that none of its steps has told of success, or "" where one has."""
+        if self.unsaid is None:
+            return ""
+        keys = ", ".join(sorted(map(str, self.unsaid))) or "empty"
+        return (
+            f"no step's info (its keys: {keys}) said {', '.join(SUCCESS_KEYS[:-1])} "
+            f"or {SUCCESS_KEYS[-1]}, so that no success can be seen"
+        )
+
+
+def _broke_off(where: str, error: Exception, sent: str = "") -> GaploopError:
+    """Return what a user is told where an environment raised something in a method."""
+    if isinstance(error, GaploopError):
+        return error
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if last.filename == __file__ else f", {Path(last.filename).name}:{last.lineno}"
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    return UnusableInputError(f"The environment broke off in {where} ({said}).{sent}")
+
+
 class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     """An environment with gaps; a `World`, and itself an environment.
 
@@ -161,7 +218,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             UnusableInputError: unknown gaps, or ones that the environment can't have.
         """
-        super().__init__(make())
+        super().__init__(Theirs(make()))
         self._make, self._spec, self._looked = make, spec, known is not None
         self._survey, self._is_new = known, True
         self._left_out = dict[str, str]()
@@ -184,13 +241,13 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if self._looks is not None:
             on.model.edits += self._looks.edits()
         if self._measures and self._survey is None:
-            raise UnavailableError("A measured camera needs MuJoCo, which doesn't simulate this.")
+            raise UnavailableError("A measured camera needs a MuJoCo model; none was found.")
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             # One that was looked at may draw its next scene from where it stands.
             if edits or not self._is_new:
                 self.env.close()
-                self.env = self._make()
+                self.env = Theirs(self._make())
         self._is_new = False
         if not made:
             raise UnavailableError(
@@ -554,6 +611,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def success(self) -> bool:
         """Return what the environment said after the last step."""
         return self._won
+
+    def silence(self) -> str:
+        """Say that no step so far has told of success, or "" where one has."""
+        return cast(Theirs, self.env).silence()
 
 
 def _check(on: Appliers, known: Survey | None) -> None:

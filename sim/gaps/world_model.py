@@ -41,9 +41,9 @@ type Model = mujoco.MjModel
 
 
 class NoModel(ModelApplier):
-    """Of a scene that MuJoCo doesn't simulate: nothing can be changed."""
+    """Of a scene in which no model was found: nothing can be changed."""
 
-    lacks = "MuJoCo doesn't simulate it"
+    lacks = "no MuJoCo model was found in it"
 
     def __init__(self, period_s: float, gap_seed: int = 0) -> None:
         """Take note of the policy's period [s]."""

@@ -26,7 +26,7 @@ from gaploop.finetune.gate.run import Gate
 from gaploop.finetune.lerobot_gym import Demonstrations, Job, evaluate_gym
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 from gaploop.sim.scene_world import SceneWorld
-from gaploop.sim.world import NOMINAL, WorldSpec
+from gaploop.sim.world import NOMINAL, GymWorld, WorldSpec
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
 SCENE_FILE = Path(__file__).parents[2] / "examples/scene/scene.yaml"
@@ -67,6 +67,34 @@ class Even(gym.Env[dict[str, Any], np.ndarray]):
 
 
 gym.register("gym_even/Even-v0", entry_point=Even, max_episode_steps=STEPS)
+
+
+class Silent(Even):
+    """Tells of success by a word of its own."""
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        *said, info = super().step(action)
+        return *said, {"solved": info["is_success"]}  # type: ignore[return-value]
+
+
+class Breaks(Even):
+    """Fails in its own way."""
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        if self.steps == 2:
+            raise RuntimeError("the licence\nis over")
+        return super().step(action)
+
+
+class Old(Even):
+    """As gym, not gymnasium, had it."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return self._see()
+
+
+for kind in (Silent, Breaks, Old):
+    gym.register(f"gym_even/{kind.__name__}-v0", entry_point=kind, max_episode_steps=STEPS)
 
 
 @EnvConfig.register_subclass("even")
@@ -151,11 +179,38 @@ def test_gaps_and_settings_that_an_environment_cannot_have_are_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     env, gap = GymEnvConfig(gym="gym_even/Even-v0"), {"object_property.size": 0.5}
-    with pytest.raises(UnusableInputError, match="MuJoCo doesn't simulate it"):
+    with pytest.raises(UnusableInputError, match="no MuJoCo model was found in it"):
         evaluate_gym(SCRIPT, env, 1, spec=WorldSpec(gaps=gap))
     found = evaluate_gym(SCRIPT, env, 1, conditions=[{}, {"table_height": 0.01}])
     assert list(found.by_condition) == ["nominal"]
     assert "table_height" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Breaks", r"in step \(RuntimeError: the licence is over, test_evaluate_gym.py:\d+\)\.$"),
+        ("Old", "in reset .TypeError: .*seed"),
+    ],
+)
+def test_what_an_environment_raises_is_told_in_one_line_with_its_place(
+    name: str, told: str
+) -> None:
+    env = GymEnvConfig(gym=f"gym_even/{name}-v0")
+    with pytest.raises(UnusableInputError, match=f"The environment broke off {told}"):
+        evaluate_gym(SCRIPT, env, 1)
+    with pytest.raises(UnusableInputError, match="its action_space is Box"):
+        GymWorld(Even).step(np.zeros(JOINTS + 1))
+
+
+def test_an_environment_that_never_tells_of_success_is_said_to_be_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every attempt counted as failed, in silence."""
+    evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), 2)
+    assert "info" not in caplog.text
+    evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_even/Silent-v0"), 2)
+    assert caplog.text.count("No step's info (its keys: solved) said is_success") == 1
 
 
 def test_a_script_that_does_not_exist_is_told_in_one_line() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim.gaps import MECHANISMS, MODULES
 from gaploop.sim.randomise import preset
-from gaploop.sim.roles import find_roles
+from gaploop.sim.roles import find_model, find_roles
 from gaploop.sim.world import GymWorld, World, WorldSpec
 
 MJCF = """
@@ -113,6 +113,26 @@ class AnewBench(Bench):
         return super().reset(seed=seed, options=options)
 
 
+class Hidden(gym.Env[dict[str, Any], NDArray[Any]]):
+    """Passes on to an environment that lies in a dictionary, two proxies deep."""
+
+    metadata = Bench.metadata
+
+    def __init__(self) -> None:
+        inner = Proxy(Proxy(Bench()))
+        self.parts = {"numbers": [1.0] * 5, "backend": [None, inner]}
+        self.action_space, self.observation_space = inner.action_space, inner.observation_space
+        self.reset, self.step, self.render = inner.reset, inner.step, inner.render
+
+
+class Proxy:
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_inner"), name)
+
+
 class TorqueBench(Bench):
     motors = False
 
@@ -149,6 +169,15 @@ def plain() -> list[bytes]:
 @pytest.fixture(scope="module")
 def can() -> dict[str, str]:
     return dict(GymWorld(Bench).parameters())
+
+
+def test_a_model_is_found_however_deep_it_lies() -> None:
+    env = Hidden()
+    model, data = find_model(env)
+    assert model is not None
+    assert data is not None
+    assert data.qpos.shape == (model.nq,)
+    assert not GymWorld(Hidden).parameters()["actuator_response.latency"]
 
 
 def test_a_wrapped_environment_is_a_world() -> None:
