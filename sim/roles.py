@@ -4,7 +4,7 @@ Found where there is no doubt; a few lines of YAML say the rest. Names are the m
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,22 +362,43 @@ def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:
     """Return the model and the state that an environment holds, however deep inside."""
     model: mujoco.MjModel | None = None
     data: mujoco.MjData | None = None
-    layer, seen = [env.unwrapped], set[int]()
-    for _ in range(DEEPEST):
-        inside = list[Any]()
-        for holder in layer:
-            for value in getattr(holder, "__dict__", {}).values():
-                if isinstance(value, mujoco.MjModel) and model is None:
-                    model = value
-                elif isinstance(value, mujoco.MjData) and data is None:
-                    data = value
-                elif hasattr(value, "__dict__") and not callable(value) and id(value) not in seen:
-                    seen.add(id(value))
-                    inside.append(value)
+    for holder in inside(env):
+        for value in vars(holder).values():
+            if isinstance(value, mujoco.MjModel) and model is None:
+                model = value
+            elif isinstance(value, mujoco.MjData) and data is None:
+                data = value
         if model is not None and data is not None:
             break
-        layer = inside
     return model, data
+
+
+def inside(env: Env) -> Iterator[Any]:
+    """Yield an environment and the objects that it holds, layer by layer."""
+    layer, seen = [env.unwrapped], set[int]()
+    for _ in range(DEEPEST):
+        below = list[Any]()
+        for holder in layer:
+            if not hasattr(holder, "__dict__"):
+                continue
+            yield holder
+            for value in vars(holder).values():
+                if hasattr(value, "__dict__") and not callable(value) and id(value) not in seen:
+                    seen.add(id(value))
+                    below.append(value)
+        layer = below
+
+
+def set_alike(there: Iterable[Any], here: Iterable[Any]) -> None:
+    """Give objects inside an environment the numbers of those inside another one like it."""
+    for to, of in zip(there, here, strict=False):
+        for name, value in list(vars(of).items()) if type(to) is type(of) else ():
+            own = vars(to).get(name)
+            if isinstance(own, np.ndarray) and isinstance(value, np.ndarray):
+                if own.shape == value.shape and own.flags.writeable:
+                    np.copyto(own, value, casting="unsafe")
+            elif isinstance(value, int | float) and isinstance(own, int | float):
+                vars(to)[name] = value
 
 
 def period_of(env: Env) -> float:
