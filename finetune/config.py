@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan, load_plan
+from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import check_selection
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.tuning import presets
@@ -66,14 +67,15 @@ class MixOptions:
 
 @dataclass
 class TrainingCell:
-    """The embedded cell that a policy is trained or reinforced in."""
+    """The simulation that a policy is trained or reinforced in: the embedded cell, or a twin's."""
 
     task: str = "pick_place"
     """pick_place, pick_lift or stack_cube."""
     robot: str = "so101"
     """The cell's arm, such as so101 or vx300s."""
     twin: Path | None = None
-    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured; of a
+    simulation of yours, that one (reinforce)."""
     randomise: str = ""
     """Draw every episode's cell anew: visual, dynamics, all, looks, twin (what the twin leaves
     open), or a file of ranges; help prints a file to edit."""
@@ -83,6 +85,13 @@ class TrainingCell:
         from gaploop.sim.randomise import known_and_drawn
 
         option = "--env.robot"
+        if self.twin and load_twin(self.twin).world:
+            raise UnusableInputError(
+                f"{self.twin} is of a simulation of yours: there policies are trained on attempts "
+                "that succeed. gaploop evaluate --policy.path=demonstrator --env.scene=FILE "
+                "--dataset.root=demos, then gaploop finetune --method=lerobot, and with what came "
+                "of it --method=reinforce."
+            )
         known, drawn = known_and_drawn(self.twin, self.randomise, self.robot, option)
         return {"task": self.task, "robot": self.robot, "parameters": known, "randomise": drawn}
 

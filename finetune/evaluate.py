@@ -194,6 +194,16 @@ class CellSpec(TargetCell):
     device: str = "cpu"
     threads: int = 0
 
+    @property
+    def nominal(self) -> "CellSpec":
+        """The embedded cell as it is, with the same task and arm."""
+        return CellSpec(task=self.task, robot=self.robot, max_s=self.max_s)
+
+    @property
+    def is_target(self) -> bool:
+        """Whether it stands for a real cell."""
+        return bool(self.parameters or self.gaps)
+
     def load(self, path: str) -> ActPolicy:
         """Load the policy that is tried."""
         return load_policy(

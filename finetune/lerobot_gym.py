@@ -38,6 +38,7 @@ from gaploop.datasets.lerobot_read import load_takes
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
+from gaploop.finetune.lerobot_act import ActBundle
 from gaploop.finetune.lerobot_formats import REFERENCE, format_named
 from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
@@ -415,6 +416,18 @@ def _rolled_out(
         won = bool(found["success"][row, :steps].any())
         results.append((won, steps, _reason(won, late=steps == len(over))))
     return results
+
+
+def attempted(bundle: ActBundle, env: EnvConfig, vector: Any, scene: int) -> bool:
+    """Have a policy in memory attempt a scene of one environment; say whether it succeeded."""
+    env.features, env.features_map = features_of(vector.envs[0])
+    before, after = make_env_pre_post_processors(env_cfg=env, policy_cfg=bundle.policy.config)
+    side = {
+        "policy": bundle.policy, "preprocessor": bundle.preprocessor,
+        "postprocessor": bundle.postprocessor, "env_preprocessor": before,
+        "env_postprocessor": after,
+    }  # fmt: skip
+    return _rolled_out(vector, [scene], scene + 1, side)[0][0]
 
 
 def _reason(won: bool, *, late: bool) -> str:

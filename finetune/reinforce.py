@@ -35,12 +35,14 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.run_record import write_run
+from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, kind_of
-from gaploop.finetune.config import FinetuneConfig
+from gaploop.finetune.config import FinetuneConfig, TrainingCell
 from gaploop.finetune.evaluate import CellSpec, rig_of, unhurried
+from gaploop.finetune.lerobot_gym import attempted
 from gaploop.finetune.lerobot_policy import ActPolicy, LerobotDriver, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.training import Learner, Progress, read_checkpoint, train
@@ -53,6 +55,9 @@ from gaploop.finetune.tuning.presets import (
 )
 from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.lerobot_worlds import GymEnvConfig, vectors, world_of
+from gaploop.sim.randomise import known_and_drawn
+from gaploop.sim.world import WorldSpec
 
 ROUNDS: Final = "rounds.jsonl"
 GROUP: Final = 8
@@ -193,13 +198,31 @@ class Explorer:
 
 
 @dataclass(frozen=True)
+class TwinWorld:
+    """A simulation of others as a station of it was measured."""
+
+    env: GymEnvConfig
+    spec: WorldSpec
+
+    @property
+    def nominal(self) -> TwinWorld:
+        """The simulation as its owner has it."""
+        return replace(self, spec=WorldSpec(roles=self.spec.roles))
+
+    @property
+    def is_target(self) -> bool:
+        """Whether it isn't the nominal one."""
+        return not self.spec.is_nominal
+
+
+@dataclass(frozen=True)
 class SceneGroup:
     """One scene to attempt, as plain data that can go to another process."""
 
     base: Path
     lora: LoraOptions
     weights: Mapping[str, torch.Tensor]
-    cell: CellSpec
+    cell: CellSpec | TwinWorld
     scene: int
     seed: tuple[int, ...]
 
@@ -215,8 +238,13 @@ def _close_rigs() -> None:
 
 
 def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
-    """Attempt a scene of the embedded cell once; say whether it succeeded."""
+    """Attempt a scene once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
+    if isinstance(spec, TwinWorld):
+        if key not in _loaded["rigs"]:
+            (_loaded["rigs"][key],) = vectors(spec.env, spec.spec).values()
+        bundle = explorer.driver.bundle
+        return attempted(bundle, spec.env, _loaded["rigs"][key], job.scene)
     if key not in _loaded["rigs"]:
         made = rig_of(spec)
         sees = isinstance(explorer.driver, LerobotDriver)
@@ -273,8 +301,8 @@ class Rounds:
     """
 
     def __init__(
-        self, spec: TrainSpec, cell: CellSpec, workers: int, learner: GroupLearner, base: Path,
-        lora: LoraOptions, told: Callable[[Mapping[str, float]], None],
+        self, spec: TrainSpec, cell: CellSpec | TwinWorld, workers: int, learner: GroupLearner,
+        base: Path, lora: LoraOptions, told: Callable[[Mapping[str, float]], None],
         attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
     ) -> None:  # fmt: skip
         self._spec, self._cell, self._workers, self._lora = spec, cell, workers, lora
@@ -283,7 +311,7 @@ class Rounds:
     def stream(self, first: int) -> Iterator[Decisions]:
         """Yield the parts of rounds, beginning with the round of step `first`."""
         cell, seed, scenes = self._cell, self._spec.seed, self._spec.batch_size // GROUP
-        nominal = CellSpec(task=cell.task, robot=cell.robot, max_s=cell.max_s)
+        nominal = cell.nominal
         apart = round(NOMINAL_SHARE * scenes) if cell != nominal else 0
         begin, barren = first // UPDATES, 0
         for number in range(begin, self._spec.steps):
@@ -365,7 +393,7 @@ class GroupLearner(Learner):
 
 def reinforce(
     config: FinetuneConfig,
-    cell: CellSpec | None = None,
+    cell: CellSpec | TwinWorld | None = None,
     progress: Progress | None = None,
     told: Callable[[Mapping[str, float]], None] = lambda _: None,
     attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
@@ -376,7 +404,8 @@ def reinforce(
     `resume` a checkpoint is gone on with.
 
     Args:
-        cell: where it attempts; what `config.env` names unless given.
+        cell: where it attempts; what `config.env` names unless given, of a simulation of yours
+            its twin.
         told: called after each round with its line of `rounds.jsonl`.
         attempts: makes those of a group; in the embedded cell unless given.
 
@@ -385,7 +414,7 @@ def reinforce(
             or six rounds from which nothing could be learned.
     """
     named, folder = config.policy.path, config.folder
-    base, cell = base_of(named), cell or CellSpec(**config.env.cell())
+    base, cell = base_of(named), cell or _where(config.env)
     if (kind := kind_of(base)) not in KINDS:
         raise UnusableInputError(
             f"Policy {named} is of type {kind}. Only base, base_vision and what was tuned from "
@@ -418,11 +447,15 @@ def reinforce(
         log_every=UPDATES,
     )  # fmt: skip
     result = train(learner, rounds, steps, folder, resume=config.resume, progress=progress)
-    is_target = bool(cell.parameters or cell.gaps)
-    say_domain(bundle, is_target)
+    say_domain(bundle, cell.is_target)
     adapter.save(module, bundle, base, folder / ADAPTER, merge=True)
     identity, merged = policy_id(folder / ADAPTER), policy_id(folder / MERGED)
-    chosen = {**config.record(), "base": named, "cell": asdict(cell), "spec": asdict(spec)}
+    chosen = {
+        **config.record(),
+        "base": named,
+        "cell": json.loads(json.dumps(asdict(cell), default=str)),
+        "spec": asdict(spec),
+    }
     ended = {"policy": identity, "merged": merged, **asdict(result)}
     write_run(
         folder, "reinforce", chosen, (), ended,
@@ -430,3 +463,13 @@ def reinforce(
     )  # fmt: skip
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
     return TrainedPolicy(folder / ADAPTER, folder / MERGED, folder, identity, result, ())
+
+
+def _where(env: TrainingCell) -> CellSpec | TwinWorld:
+    """Return the simulation that options name."""
+    twin = load_twin(env.twin) if env.twin else None
+    if twin is None or not twin.world:
+        return CellSpec(**env.cell())
+    made, roles = world_of(twin)
+    known, drawn = known_and_drawn(env.twin, env.randomise)
+    return TwinWorld(made, WorldSpec(roles=roles, parameters=known, randomise=drawn))

@@ -625,12 +625,10 @@ def in_a_world(
 ) -> RollOut:
     """Return the same in the simulation that a twin names; modes of failures aren't told."""
     from gaploop.finetune.lerobot_gym import evaluate_gym
-    from gaploop.sim.lerobot_worlds import config_of
+    from gaploop.sim.lerobot_worlds import world_of
     from gaploop.sim.world import WorldSpec
 
-    said = dict(twin.world)
-    roles = Path(said.pop("roles")) if "roles" in said else None
-    env = config_of(said, f"twin of {twin.station}: world")
+    env, roles = world_of(twin)
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
         parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), ""])

@@ -28,10 +28,12 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
+from gaploop.core.vocabulary import Outcome
 from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.identification.noise import (
     LAG,
+    Mask,
     Outages,
     Replay,
     find,
@@ -46,7 +48,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
-from gaploop.sim.roles import Survey, find_model, takes_targets
+from gaploop.sim.roles import Survey, find_model, inside, set_alike, takes_targets
 from gaploop.sim.world import GymWorld, WorldSpec
 
 MOST_TAKES: Final = 4
@@ -83,8 +85,13 @@ EXPLAINED: Final = math.log(2.0)
 AHEAD: Final = math.log(1.2)
 """and the least lead over every gap of another dimension."""
 SMALL_PX: Final = (48, 48)
+CLOSELY: Final = 0.01
+"""Share of their range by which the numbers of each row are off at most, on average, where an
+episode is followed to its end: the size of a gap is never found to the bit."""
 SAME: Final = 1e-4
 """Share of a number's range by which rounding may move it."""
+STATE: Final = mujoco.mjtState.mjSTATE_INTEGRATION
+"""What makes two simulations go on alike."""
 SOONER: Final = 5
 """Rows by which a gap leaves an episode sooner than the simulation as it is, and isn't tried on:
 what it changes, the episode hasn't."""
@@ -394,7 +401,9 @@ class _Replays:
 
     def _found(self, takes: Sequence[Take]) -> list[_Start]:
         """Return takes that start as a scene of the simulation does."""
-        usable = [t for t in takes if len(t.frames) > 1]
+        # What failed is to be explained.
+        usable = sorted(takes, key=lambda t: t.outcome is not Outcome.FAILURE)
+        usable = [t for t in usable if len(t.frames) > 1]
         if not usable:
             raise UnusableInputError("The episodes have no commands and states to replay.")
         attempts = self._attempts(WorldSpec())
@@ -485,10 +494,50 @@ class _Replays:
         states, sent = [s.states for s in self.starts], [s.sent for s in self.starts]
         replays = [self._replay(s) for s in self.starts]
         if found := find(states, sent, replays, self.as_it_was, self._off):
-            whole = zip(map(self._whole, self.starts), replays, strict=True)
-            further = [found.further(k, *w, r, self._off) for k, (w, r) in enumerate(whole)]
-            found = replace(found, down=tuple(further))
+            whole = [*zip(map(self._whole, self.starts), replays, strict=True)]
+            down = [found.further(k, *w, r, self._off) for k, (w, r) in enumerate(whole)]
+            untold = () if found.columns.any() else map(self._untold, self.starts, down)
+            found = replace(found, down=tuple(down), untold=tuple(untold))
         return found
+
+    def _untold(self, start: _Start, down: Mask) -> Mask:
+        """Return the rows that would be the same whether or not their command arrived.
+
+        Such as those in which a script pulls as hard as it can. A second simulation is set to
+        where the first one stands before each row, and gets the other command.
+        """
+        self._begun()
+        sent = start.take.frames.action[: len(down)]
+        arrived, ways = last(down, sent), list[list[FloatArray]]()
+        spec, same = WorldSpec(roles=self._roles), np.ones(len(down), dtype=bool)
+        with (
+            contextlib.closing(self._attempts(spec)) as one,
+            contextlib.closing(self._attempts(spec)) as other,
+        ):
+            for k in range(start.resets + 1):
+                one.reset(seed=k), other.reset(seed=k)
+            (model, here), (there_model, there) = (find_model(w.world.env) for w in (one, other))
+            if model is None or there_model is None:
+                return ~same
+            state = np.zeros(mujoco.mj_stateSize(model, STATE))
+            held, held_there = (list(inside(w.world.env)) for w in (one, other))
+            for k in range(len(down)):
+                instead = sent[k] if down[k] else arrived[max(k - 1, 0)]
+                differs = not np.array_equal(instead, arrived[k])
+                if differs:
+                    mujoco.mj_getState(model, here, state, STATE)
+                    mujoco.mj_setState(there_model, there, state, STATE)
+                    set_alike(held_there, held)
+                    other.step(instead)
+                one.step(arrived[k])
+                places = [d.qpos.copy() for d in (here, there if differs else here)]
+                for place, data in zip(places, (here, there if differs else here), strict=True):
+                    mujoco.mj_integratePos(model, place, data.qvel, LAG * self.period_s)
+                ways.append(places)
+        apart = np.array(ways)
+        spread = np.ptp(apart[:, 0], axis=0)
+        off = SAME * np.where(spread > 1e-6, spread, np.inf)
+        return np.asarray((np.abs(apart[:, 0] - apart[:, 1]) <= off).all(axis=1))
 
     def _whole(self, start: _Start) -> tuple[FloatArray, FloatArray]:
         n = round(WHOLE_S / self.period_s)
@@ -499,10 +548,10 @@ class _Replays:
         told = list[FloatArray]()
         spec = WorldSpec(roles=self._roles, parameters=held)
         self.errors(spec, states=told, whole=True)
+        shares = [self._shares(k, told[k], s.whole) for k, s in enumerate(self.starts)]
         return {
-            start.take.info.uid: len(start.take.frames)
-            == same_until(self._read(k, told[k]), start.whole, self._off)
-            for k, start in enumerate(self.starts)
+            start.take.info.uid: len(share) == len(start.whole) and bool(np.all(share < CLOSELY))
+            for start, share in zip(self.starts, shares, strict=True)
         }
 
     def _replay(self, start: _Start) -> Replay:
@@ -620,13 +669,15 @@ class _Replays:
             self._touching.append(touching)
         return np.array(rows)
 
-    def _read(self, number: int, states: FloatArray) -> FloatArray:
-        return self.lost.read(number, states) if self.lost else states
-
-    def _states_off(self, number: int, states: FloatArray, wanted: FloatArray) -> float:
-        states = self._read(number, states)
+    def _shares(self, number: int, states: FloatArray, wanted: FloatArray) -> FloatArray:
+        """Return how far each row of states is off, share of their range, shape (n,)."""
+        if self.lost:
+            states = self.lost.read(number, states)
         moved = self._range > 1e-6
         off = np.abs(states - wanted[: len(states)])[:, moved]
-        share = np.minimum(off / self._range[moved], 1.0)
+        return np.asarray(np.minimum(off / self._range[moved], 1.0).mean(axis=1))
+
+    def _states_off(self, number: int, states: FloatArray, wanted: FloatArray) -> float:
         # By ratio: after a contact any difference grows to a large one, and says little.
-        return math.exp(np.log(np.maximum(share.mean(axis=1), FLOOR[0])).mean())
+        share = self._shares(number, states, wanted)
+        return math.exp(np.log(np.maximum(share, FLOOR[0])).mean())

@@ -20,6 +20,7 @@ from lerobot.utils.constants import ACTION, OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.twin import Twin
 from gaploop.sim.roles import numbers_in, takes_targets
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import SceneWorld
@@ -140,6 +141,14 @@ def config_of(said: Mapping[str, Any], where: str) -> EnvConfig:
         return cast(EnvConfig, known[kind](**given))
     except TypeError as error:
         raise UnusableInputError(f"{where}: {error}.") from None
+
+
+def world_of(twin: Twin) -> tuple[GymEnvConfig, Path | None]:
+    """Return the environment that a twin names, and its roles.yaml; as `config_of`."""
+    said = dict(twin.world)
+    roles = Path(said.pop("roles")) if "roles" in said else None
+    made = config_of(said, f"twin of {twin.station}: world")
+    return cast(GymEnvConfig, made), roles
 
 
 class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):

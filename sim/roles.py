@@ -7,8 +7,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, cast
 
 import gymnasium as gym
@@ -364,33 +364,58 @@ def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:
 
     Attributes come first: what lies in a list or a dictionary may be a copy of them.
     """
+    model: mujoco.MjModel | None = None
+    data: mujoco.MjData | None = None
     for holders in ((), (Mapping, list, tuple)):
-        model: mujoco.MjModel | None = None
-        data: mujoco.MjData | None = None
-        layer, seen = [env.unwrapped], set[int]()
-        while layer and (model is None or data is None) and len(seen) < MOST_HOLDERS:
-            inside = list[Any]()
-            for value in chain.from_iterable(map(_parts, layer)):
+        model, data = None, None
+        for holder in inside(env, holders):
+            for value in _parts(holder):
                 if isinstance(value, mujoco.MjModel) and model is None:
                     model = value
                 elif isinstance(value, mujoco.MjData) and data is None:
                     data = value
-                elif id(value) not in seen and (
-                    (hasattr(value, "__dict__") and not callable(value))
-                    or (isinstance(value, holders) and len(value) < MOST_HOLDERS)
-                ):
-                    seen.add(id(value))
-                    inside.append(value)
-            layer = inside
-        if model is not None and data is not None:
-            break
+            if model is not None and data is not None:
+                return model, data
     return model, data
+
+
+def inside(env: Env, holders: tuple[type, ...] = ()) -> Iterator[Any]:
+    """Yield an environment and the objects that it holds, layer by layer.
+
+    Args:
+        holders: types besides objects with attributes that are looked into.
+    """
+    layer, seen = [env.unwrapped], set[int]()
+    while layer and len(seen) < MOST_HOLDERS:
+        below = list[Any]()
+        for holder in layer:
+            yield holder
+            for value in _parts(holder):
+                is_object = hasattr(value, "__dict__") and not callable(value)
+                is_object &= not isinstance(value, ModuleType)
+                is_holder = isinstance(value, holders) and len(value) < MOST_HOLDERS
+                if (is_object or is_holder) and id(value) not in seen:
+                    seen.add(id(value))
+                    below.append(value)
+        layer = below
+
+
+def set_alike(there: Iterable[Any], here: Iterable[Any]) -> None:
+    """Give objects inside an environment the numbers of those inside another one like it."""
+    for to, of in zip(there, here, strict=False):
+        for name, value in list(vars(of).items()) if type(to) is type(of) else ():
+            own = vars(to).get(name)
+            if isinstance(own, np.ndarray) and isinstance(value, np.ndarray):
+                if own.shape == value.shape and own.flags.writeable:
+                    np.copyto(own, value, casting="unsafe")
+            elif isinstance(value, int | float) and isinstance(own, int | float):
+                vars(to)[name] = value
 
 
 def _parts(holder: Any) -> Iterable[Any]:
     if isinstance(holder, Mapping):
         return holder.values()
-    return holder if isinstance(holder, list | tuple) else vars(holder).values()
+    return holder if isinstance(holder, list | tuple) else getattr(holder, "__dict__", {}).values()
 
 
 def period_of(env: Env) -> float:

@@ -342,7 +342,8 @@ SEEN: Final = 0.02
 FOLLOWED: Final = 0.5
 """Least share of the rows, after episodes left the simulation, that they are followed for, all
 together; what touches hard gets away."""
-RESAMPLED: Final = 400
+CHANCES: Final = 80
+"""That an outage begins in a row, and that it ends, each so many from a thousandth up."""
 
 
 @dataclass(frozen=True)
@@ -351,10 +352,12 @@ class Outages:
 
     Attributes:
         columns: numbers of the state that repeated meanwhile.
+        untold: rows of each take that would be the same either way.
     """
 
     down: tuple[Mask, ...]
     columns: Mask
+    untold: tuple[Mask, ...] = ()
 
     def read(self, take: int, true: FloatArray) -> FloatArray:
         """Return what was read instead of states, shape (n, n_state)."""
@@ -373,22 +376,34 @@ class Outages:
     def values(self, period_s: float) -> dict[str, tuple[float, float, float]]:
         """Return the share of time and the length [s] of outages, each with its 90 % interval.
 
-        What a take's end cuts short counts by its time, and as no end.
+        By the likelihood of what is told, for outages that begin and end by chance in any row
+        (forward algorithm of a hidden Markov chain; Rabiner 1989), over all that both may be.
         """
-        runs: tuple[list[tuple[int, bool]], ...] = ([], [])  # while it is up, and while it is down
-        for mask in self.down:
-            edges = [0, *(np.flatnonzero(np.diff(mask)) + 1), len(mask)]
-            for k, (start, end) in enumerate(itertools.pairwise(edges)):
-                runs[int(mask[start])].append((end - start, k < len(edges) - 2))
-        rng, rows = np.random.default_rng(0), list[tuple[float, float]]()
-        known = [np.array(r, dtype=float) for r in runs]
-        for k in range(RESAMPLED + 1):
-            drawn = [r if k == 0 else rng.choice(r, len(r)) for r in known]
-            up, down = (r[:, 0].sum() / max(r[:, 1].sum(), 1.0) for r in drawn)
-            rows.append((down / (down + up), down * period_s))
-        low, high = np.quantile(np.array(rows), (0.05, 0.95), axis=0)
-        names = ("stale_fraction", "burst_s")
-        return {n: (rows[0][k], float(low[k]), float(high[k])) for k, n in enumerate(names)}
+        grid = np.geomspace(1e-3, 1.0, CHANCES, endpoint=False)
+        begins, ends = (g.ravel() for g in np.meshgrid(grid, grid))
+        likely = np.zeros_like(begins)
+        for down, untold in itertools.zip_longest(self.down, self.untold, fillvalue=()):
+            is_up, is_down = np.ones_like(begins), np.zeros_like(begins)
+            told = ~np.asarray(untold, bool) if len(untold) else np.ones(len(down), bool)
+            for was_down, known in zip(down[1:], told[1:], strict=True):
+                is_up, is_down = (
+                    (is_up * (1.0 - begins) + is_down * ends) * (not known or not was_down),
+                    (is_up * begins + is_down * (1.0 - ends)) * (not known or was_down),
+                )
+                both = is_up + is_down
+                likely += np.log(both)
+                is_up, is_down = is_up / both, is_down / both
+        weight = np.exp(likely - likely.max())
+        found = {"stale_fraction": begins / (begins + ends), "burst_s": period_s / ends}
+        return {name: _quantiles(values, weight) for name, values in found.items()}
+
+
+def _quantiles(values: FloatArray, weight: FloatArray) -> tuple[float, float, float]:
+    """Return the median of values that count so much, and where 5 % and 95 % are below."""
+    order = np.argsort(values)
+    below = np.cumsum(weight[order]) / weight.sum()
+    middle, low, high = (float(np.interp(q, below, values[order])) for q in (0.5, 0.05, 0.95))
+    return middle, low, high
 
 
 def last(down: Mask, values: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,16 +224,63 @@ def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> 
     assert np.array_equal(found.down[0][:known], down[:known])
 
 
-def test_outages_that_an_episodes_end_cuts_short_dont_make_the_share_smaller() -> None:
-    told = list[float]()
-    for seed in range(20):
-        bus, masks = SensorPath((None,)), list[NDArray[np.bool_]]()
-        bus.stale_fraction, bus.outage_s = 0.55, 0.9
+@pytest.mark.parametrize(("share", "length_s"), [(0.2, 0.3), (0.55, 0.9), (0.83, 0.37)])
+@pytest.mark.parametrize("alike", [1, 4, 20], ids=["fast", "slow", "saturated"])
+def test_share_and_length_of_outages_are_within_their_intervals(
+    share: float, length_s: float, alike: int
+) -> None:
+    """Where commands are alike for some rows nothing there tells an outage: 53 % were 83 %."""
+    within = list[tuple[bool, bool]]()
+    for seed in range(10):
+        bus, masks, untold = SensorPath((None,)), list[Any](), list[Any]()
+        bus.stale_fraction, bus.outage_s = share, length_s
         for take in range(4):
             bus.reset([seed, take])
-            masks.append(np.array([bus.bus_out(0.04 * k) for k in range(50)]))
-        told.append(Outages(tuple(masks), np.zeros(1, bool)).values(0.04)["stale_fraction"][0])
-    assert np.mean(told) == pytest.approx(0.55, abs=0.06)
+            down = np.array([bus.bus_out(0.04 * k) for k in range(100)])
+            sent = np.arange(100) // alike % 4 * (np.arange(100) // alike)
+            arrived = last(down, sent)
+            same = np.r_[False, (arrived[1:] == arrived[:-1]) & (arrived == sent)[1:]]
+            masks.append(down & ~same)
+            untold.append(same)
+        found = Outages(tuple(masks), np.zeros(1, bool), tuple(untold)).values(0.04)
+        wanted = zip(found.values(), (share, length_s), strict=True)
+        within.append(tuple(low <= true <= high for (_, low, high), true in wanted))
+    assert (np.mean(within, axis=0) >= 0.8).all()
+
+
+class Pulled(Felt):
+    """The same hand, pulled by so much a step, as far as a wall."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.at = np.zeros(2)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: NDArray[Any]) -> Any:
+        self.at = np.clip(self.at + 0.04 * np.clip(action, -1.0, 1.0), -0.3, 0.3)
+        return super().step(self.at)
+
+
+gym.register("gym_follow/Walled-v0", entry_point=Pulled, max_episode_steps=STEPS)
+
+
+def hard(observation: NDArray[Any]) -> NDArray[Any]:
+    """Pull as hard as it can, or harder."""
+    off = 2.0 * observation[2] - np.arctan2(observation[1], observation[0])
+    return np.array([25.0 * off, 0.0], dtype=np.float32)
+
+
+def test_rows_of_an_arm_that_pulls_as_hard_as_it_can_tell_nothing(tmp_path: Path) -> None:
+    env, true = GymEnvConfig(gym="gym_follow/Walled-v0"), {"stale_fraction": 0.7, "burst_s": 0.2}
+    spec = WorldSpec(parameters={"sensor_noise.stale_reads": true}, gap_seed=2)
+    with Demonstrations(tmp_path, "Follow it", failures=True) as kept:
+        evaluate_gym(f"{__name__}:hard", env, 4, spec=spec, demonstrations=kept)
+    replays = _Replays(list(load_takes(tmp_path)), env, None)
+    replays.errors(WorldSpec(), keep=True)
+    found = replays.outages()
+    assert found is not None
+    assert np.concatenate(found.untold).mean() > 0.5
+    for name, (_, low, high) in found.values(replays.period_s).items():
+        assert low <= true[name] <= high
 
 
 def test_what_no_outage_brings_isnt_called_one() -> None:
@@ -281,14 +329,14 @@ def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:
         fit_world(takes, GymEnvConfig(gym="CartPole-v1"), None, "theirs")
 
 
-class Pulled(Follow):
+class Turned(Follow):
     """The same arm, told by how much to turn on."""
 
     def step(self, action: NDArray[Any]) -> Any:
         return super().step(self.data.qpos + 0.1 * action)
 
 
-gym.register("gym_follow/Pulled-v0", entry_point=Pulled, max_episode_steps=STEPS)
+gym.register("gym_follow/Turned-v0", entry_point=Turned, max_episode_steps=STEPS)
 
 
 def test_driving_slower_passes_through_the_same_targets_in_more_time() -> None:
@@ -333,11 +381,13 @@ def test_an_evaluation_says_what_was_put_in() -> None:
 
 def test_pulls_have_no_slower_targets() -> None:
     with pytest.raises(UnusableInputError, match="goals of position servos"):
-        evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Pulled-v0"), 1, speed_scale=0.5)
+        evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Turned-v0"), 1, speed_scale=0.5)
 
 
 @pytest.mark.parametrize("cameras", ["", "cameras: {above: {eye_m: [0, 0.1, 1], at_m: [0, 0, 0]}}"])
-def test_an_episode_is_replayed_on_its_own_scene(tmp_path: Path, cameras: str) -> None:
+def test_an_episode_is_replayed_on_its_own_scene(
+    tmp_path: Path, cameras: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The arm starts at home whatever lies by: all were replayed on the first scene."""
     cube = '<worldbody><body name="cube"><freejoint/><geom type="box" size=".1 .1 .1"/></body>'
     (tmp_path / "bench.xml").write_text(MJCF.replace("<worldbody>", cube))
@@ -350,6 +400,10 @@ def test_an_episode_is_replayed_on_its_own_scene(tmp_path: Path, cameras: str) -
         evaluate_gym(f"{__name__}:wait", env, 3, seed=2, demonstrations=kept)
     starts = _Replays(list(load_takes(tmp_path / "takes")), env, None).starts
     assert [s.resets for s in starts] == [2, 3, 4]
+    monkeypatch.setattr(world_twin, "MOST_TAKES", 1)  # four that succeeded were, the failed weren't
+    first, *others = load_takes(tmp_path / "takes")
+    takes = [replace(first, outcome=Outcome.SUCCESS), *others]
+    assert [s.resets for s in _Replays(takes, env, None).starts] == [3]
 
 
 def wait(_observation: Any) -> NDArray[Any]:
