@@ -124,6 +124,7 @@ def test_a_text_as_video_opens_no_other_file(
         assert f"{video} can't be opened" in capsys.readouterr().err
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "name",
     ["data/*/*.parquet", "meta/episodes/*/*.parquet", "meta/tasks.parquet", "meta/stats.json",

@@ -50,6 +50,7 @@ def real(write_dataset: Callable[..., Path]) -> Path:
     return write_dataset("real", [{"pictures": True, "session": f"s{k}"} for k in range(3)])
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -24,6 +24,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, An
     return found
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("kind", ["act", "diffusion", "smolvla"])
 def test_a_policy_of_any_kind_is_asked(
     kind: str,

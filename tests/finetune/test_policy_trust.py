@@ -136,6 +136,7 @@ COMMANDS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_runs_what_a_policy_names(
     command: str,

@@ -92,6 +92,7 @@ FAULTS: list[tuple[int | str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize(("kind", "path", "options"), FAULTS)
 def test_after_a_fault_the_push_is_whole_and_was_made_once(
     kind: int | str,

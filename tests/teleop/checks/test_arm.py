@@ -164,6 +164,7 @@ class Beside:
         return True
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("model", "answer", "damps", "level"),
     [
