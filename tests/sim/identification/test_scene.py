@@ -21,7 +21,7 @@ from gaploop.sim.identification.stills import recorded, stills_of
 
 HOME = np.array(SO101.home_q_rad)
 POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
-    (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (0.5, 0.0, 0.0), (1.4, -0.57, 0.587), (1.2, -0.5, 0.5),
+    (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (1.4, -0.57, 0.587),
 )]  # fmt: skip
 """What the arm rests in, an episode for each."""
 
