@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from benchmarks.emulated_episodes import record
-from gaploop.core.messages import FloatArray
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.progress import lines_while, setup_logging
 
 FPS = 30
@@ -41,6 +41,7 @@ def main(root: Path, episodes: int = 20) -> None:
     )  # fmt: skip
     rng = np.random.default_rng(0)
     desk = cv2.GaussianBlur(rng.uniform(60, 200, (*SIZE[::-1], 3)).astype(np.float32), (0, 0), 3)
+    desk = np.clip(2 * desk - 130, 0, 255).astype(np.uint8)
     for n, (command, reading) in enumerate(made):
         for u, y in zip(command, reading, strict=True):
             frame = {
@@ -54,17 +55,18 @@ def main(root: Path, episodes: int = 20) -> None:
     dataset.finalize()
 
 
-def picture(desk: FloatArray, q_deg: FloatArray, rng: np.random.Generator) -> FloatArray:
+def picture(desk: Image, q_deg: FloatArray, rng: np.random.Generator) -> Image:
     """Draw the arm's links, seen from the side, before the desk."""
-    shown = np.clip(2 * desk - 130, 0, 255).astype(np.uint8)
+    shown = desk.copy()
     at, angle = np.array([50.0 + 0.4 * q_deg[0], 115.0]), np.radians(80.0)
     for length, bend in ((45, q_deg[1]), (40, q_deg[2]), (25, q_deg[3])):
         angle -= np.radians(bend)
         to = at + length * np.array([np.cos(angle), -np.sin(angle)])
         cv2.line(shown, at.astype(int).tolist(), to.astype(int).tolist(), (20, 20, 20), 9)
         at = to
-    noisy = shown + rng.normal(0, 2.0, shown.shape)
-    return np.asarray(np.clip(noisy, 0, 255).astype(np.uint8))
+    noisy = rng.normal(0, 2.0, shown.shape)
+    noisy += shown
+    return np.clip(noisy, 0, 255, out=noisy).astype(np.uint8)
 
 
 if __name__ == "__main__":

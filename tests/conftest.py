@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -200,10 +201,35 @@ def pytest_collection() -> None:
         time.sleep(0.2)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `members(n)` keep n members, of those marked `long` a third.
+
+    Others each time, the same in every worker. Where files are named, all of them run.
+    """
+    here, run = Path(__file__).parent, os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time()))
+    if [Path(config.rootpath, name) for name in config.args] != [here]:
+        return
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long"):
+            families.setdefault("long", []).append(item)
+        elif item.get_closest_marker("members"):
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set[pytest.Item]()
+    for name, members in families.items():
+        marks = list(members[0].iter_markers("members"))
+        random.Random(run + name).shuffle(members)
+        left_out.update(members[marks[0].args[0] if marks else -(-len(members) // 3) :])
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+
+
+@pytest.hookimpl(trylast=True)  # when those of `slow` are gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the long files and end with small ones: nobody waits for the last worker then."""
     place = {"tests": 0, "core": 2}
-    if items and "slow or not slow" not in items[0].config.option.markexpr:
+    if "slow or not slow" not in config.option.markexpr:
+        _draw(config, items)
         for item in items:
             _draw_fewer(item)
     items.sort(key=lambda item: place.get(item.path.parent.name, 1))

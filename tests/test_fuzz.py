@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fuzz.__main__ import main
 from fuzz.mutations import mutate
 
-SHORT = 5
+SHORT = 2
 
 
 @pytest.fixture(scope="module")

@@ -88,26 +88,11 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
         u, y = episode.command, episode.reading
         played = play(u, WIDTHS_DEG)
         behind.append((played, y))
-        rows = np.arange(late, n - EARLIEST_FRAMES)
-        y = y[rows]
+        y = y[late : n - EARLIEST_FRAMES]
         free = np.ones_like(y)
         for k, (low, high) in enumerate(limits):
             free[:, k] = (y[:, k] > low + 0.3) & (y[:, k] < high - 0.3)
-        weight = np.maximum(free.sum(axis=0), 1.0)
-        found = np.empty((3, len(WIDTHS_DEG), len(shifts), joints))
-        y_mean = (free * y).sum(axis=0) / weight
-        found[2] = (free * (y - y_mean) ** 2).sum(axis=0)
-        for i, shift in enumerate(shifts):
-            whole = int(np.floor(shift))
-            part = shift - whole
-            x = played[:, rows - whole]
-            if part:
-                x = (1 - part) * x + part * played[:, rows - whole - 1]
-            x_mean = (free * x).sum(axis=1) / weight
-            dx = (x - x_mean[:, None]) * free
-            found[0, :, i] = (dx * dx).sum(axis=1)
-            found[1, :, i] = (dx * (y - y_mean)).sum(axis=1)
-        sums.append(found)
+        sums.append(_shifted_products(played, y, free))
     if not sums:
         return [JointFit(NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, np.nan, limits[k]) for k in range(joints)]
     every = np.array(sums)
@@ -139,6 +124,39 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
         delay = Estimate(delay.value / fps, delay.low / fps, delay.high / fps)
         fits.append(JointFit(delay, gain, width, float(values[0, 3]), (low, high)))
     return fits
+
+
+def _shifted_products(played: FloatArray, y: FloatArray, free: FloatArray) -> FloatArray:
+    """Return sums over rows of xx, xy, yy, both centred, for every width and shift by half rows.
+
+    Those of half shifts follow from the whole ones beside them. Shape (3, widths, shifts, joints).
+
+    Args:
+        played: the command behind each width of play, shape (widths, n, joints).
+        y: readings of the rows for which every shift of the command is there, shape (rows, joints).
+        free: 1.0 where a reading counts, else 0.0.
+    """
+    weight = np.maximum(free.sum(axis=0), 1.0)
+    y = free * (y - (free * y).sum(axis=0) / weight)
+    x = played - played.mean(axis=1, keepdims=True)
+    x = np.ascontiguousarray(x.transpose(0, 2, 1))
+
+    def sums(values: FloatArray, by: FloatArray) -> FloatArray:
+        windows = np.lib.stride_tricks.sliding_window_view(values, len(by), axis=2)[:, :, ::-1]
+        return np.einsum("wjsn,jn->wjs", windows, np.ascontiguousarray(by.T), optimize=False)
+
+    def with_halves(whole: FloatArray, halves: FloatArray) -> FloatArray:
+        both = np.empty((*whole.shape[:2], 2 * whole.shape[2] - 1))
+        both[..., ::2], both[..., 1::2] = whole, halves
+        return both
+
+    of_x, xy, xx = sums(x, free), sums(x, y), sums(x * x, free)
+    beside = sums(x[..., 1:] * x[..., :-1], free)
+    of_x, xy = (with_halves(s, (s[..., 1:] + s[..., :-1]) / 2) for s in (of_x, xy))
+    xx = with_halves(xx, (xx[..., 1:] + xx[..., :-1] + 2 * beside) / 4)
+    xx -= of_x**2 / weight[:, None]
+    yy = np.broadcast_to((y * y).sum(axis=0)[:, None], xx.shape)
+    return np.stack([xx, xy, yy]).transpose(0, 1, 3, 2)
 
 
 def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, float]:

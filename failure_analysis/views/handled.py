@@ -126,9 +126,11 @@ def handled(
 def _apart(some: FloatArray, others: FloatArray) -> FloatArray:
     """Return by how many grey levels each place differs in the two pictures that agree best."""
     least = np.full(some.shape[1:3], np.inf)
+    # Channels first: the largest of three neighbours in memory took four fifths of the time.
+    some, others = (np.ascontiguousarray(np.moveaxis(p, 3, 1)) for p in (some, others))
     for one in some:
         for other in others:
-            least = np.minimum(least, np.abs(other - one).max(axis=2))
+            least = np.minimum(least, np.abs(other - one).max(axis=0))
     return least
 
 

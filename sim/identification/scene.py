@@ -417,7 +417,7 @@ def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
     """
     half = _halved(picture)
     white = np.maximum(np.median(half.reshape(-1, 3), axis=0), 1.0)
-    bright = (half / white).max(axis=2).astype(np.float32)
+    bright = np.max([half[..., k] / white[k] for k in range(3)], axis=0).astype(np.float32)
     bright = np.minimum(bright, TABLE_LEVEL)
     levels = np.clip(bright * 255.0, 0, 255).astype(np.uint8)
     threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)

@@ -23,6 +23,7 @@ ONE_OF_EACH: Mapping[str, Schedule] = {
 }
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_each_case_ends_as_the_law_says(case: str) -> None:
     outcome = schedules.run(ONE_OF_EACH[case])

@@ -262,6 +262,7 @@ while True:
 """
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("after_s", [0.35, 0.9, 1.27, 1.9, 2.6])
 def test_a_kill_loses_no_sealed_take_and_half_a_second_of_the_open_one(
     tmp_path: Path, after_s: float

@@ -86,21 +86,22 @@ def rolled(
     return began
 
 
+@pytest.mark.long
 def test_the_script_puts_the_object_at_the_drawn_starts(tmp_path: Path) -> None:
     def lose(rig: EmbeddedRig, take: int) -> None:
-        if take == 3:  # it has fallen off the table
+        if take == 1:  # it has fallen off the table
             set_free_body(rig.cell.model, rig.cell.data, "object", np.array([0.9, 0.9, 0.02]), 0.0)
 
     resetter = Resetter(NOMINAL)
-    began = rolled(tmp_path, 5, resetter, lose)
-    assert [reset.by for reset in resetter.resets] == ["script"] * 3 + ["person", "script"]
+    began = rolled(tmp_path, 3, resetter, lose)
+    assert [reset.by for reset in resetter.resets] == ["script", "person", "script"]
     target_m = np.array(embedded_rig().cell.truth()["target_pos_m"])[:2]
-    for seed in (0, 1, 2):
+    for seed in (0, 2):
         planned_m, _ = drawn_start(seed, {}, SO101, target_m)
         assert np.linalg.norm(began[seed] - planned_m) < 0.015
     assert all(after_path(folder, CAMERA_NAME).exists() for folder in take_folders(tmp_path))
     events = [(folder / EVENTS).read_text() for folder in take_folders(tmp_path)]
-    assert ["person" in text for text in events] == [False] * 3 + [True, False]
+    assert ["person" in text for text in events] == [False, True, False]
 
 
 def test_a_policy_that_resets_is_checked_and_a_person_called(tmp_path: Path) -> None:

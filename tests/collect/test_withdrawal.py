@@ -127,6 +127,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("step", range(0, 60, 7))
 def test_killed_anywhere_running_it_again_removes_the_rest(
     tmp_path: Path,

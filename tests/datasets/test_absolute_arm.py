@@ -114,6 +114,7 @@ def test_a_straight_way_isnt_taken_for_steps() -> None:
     assert "quantum" not in [f.kind for f in found.findings]
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize(
     ("kind", "joint", "sent", "read", "size"),
     [
@@ -277,6 +278,7 @@ def test_what_chance_allows_is_no_slow_bus() -> None:
     assert "repeats" in [f.kind for f in many.findings]
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("bend", [0.0, 0.5])
 @pytest.mark.parametrize("share_s", [((1.0, 0.3),), ((1.0, 0.6),), ((0.6, 0.05), (0.4, 1.0))])

@@ -106,6 +106,7 @@ def flickering(x: FloatArray) -> FloatArray:
     return np.asarray(x * wave[:, None, None])
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("kind", "change", "size"),
     [

@@ -115,6 +115,7 @@ def test_a_policy_that_fits_is_accused_of_nothing(shown: tuple[list[MadeEpisode]
     assert "the policy commands what they do to 0%" in report.good["reproduction"]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
@@ -320,6 +321,7 @@ def _with_something_new(episodes: list[MadeEpisode]) -> list[MadeEpisode]:
     return made
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("change", "kinds"),
     [

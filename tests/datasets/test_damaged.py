@@ -91,6 +91,7 @@ def test_what_lerobot_records_is_sound(recorded: Path) -> None:
 
 
 # Every code of `check` is also planted and its fix typed in test_fixes.
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if k % 2 else []) for k, n in enumerate(ALL)]
 )
@@ -157,6 +158,7 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("fault", "kinds"),
     [

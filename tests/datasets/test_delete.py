@@ -122,6 +122,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("at", ["rows written", "videos written", "staged", "synced", "swapped"])
 def test_killed_at_any_step_it_is_the_old_or_the_new_one(
     published: tuple[Path, list[str]], at: str

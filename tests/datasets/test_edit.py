@@ -457,6 +457,7 @@ class Killed(BaseException):
 STEPS = ("rows written", "videos written", "staged", "synced", "swapped")
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_it_is_the_old_or_the_new_one(dataset: Path, step: str) -> None:
     def kill(at: str) -> None:

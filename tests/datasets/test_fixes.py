@@ -455,6 +455,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
     return root
 
 
+@pytest.mark.members(20)
 @pytest.mark.parametrize("fault", ALL)
 def test_the_fix_that_is_printed_fixes_it(store: Path, tmp_path: Path, fault: str) -> None:
     code, plant = ALL[fault]
@@ -484,6 +485,7 @@ def follow(root: Path, code: str, old: Path, *, has_pictures: bool) -> None:
                     assert np.abs(a.astype(float) - b).mean() < 3.0
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("fault", COMMANDS)
 def test_what_a_command_prints_leads_on(
     store: Path, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]

@@ -159,6 +159,7 @@ def test_a_take_that_was_changed_after_its_seal_is_not_published(home: Path, jou
     assert not publish_takes(journal, home / "set", "me/x").refused
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("key", ["data_path", "video_path"])
 @pytest.mark.parametrize("value", ["/etc/{chunk_index}", "../{file_index}", "a\\{file_index}"])
 def test_a_template_that_leads_out_is_refused(

@@ -130,6 +130,7 @@ def test_an_older_word_from_the_journal_does_not_replace_a_newer_one(
 STEPS = ("cloned", "finalized", "columns written", "synced", "swapped")
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_label_given_while_the_dataset_is_published_to_is_kept(
     root: Path, journal: Path, write_take: Write, step: str

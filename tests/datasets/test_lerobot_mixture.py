@@ -181,6 +181,7 @@ def test_takes_held_out_are_the_last_of_each_source_and_task(folders: tuple[Path
         held_out(opened(folders), 0.4)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("options", "says"),
     [

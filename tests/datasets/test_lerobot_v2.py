@@ -156,6 +156,7 @@ def test_what_is_missing_is_named_and_left_out(
     require_same(published, tmp_path / "back", (0, 3))
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "odd", ["time runs on", "uneven pictures", "gaps in numbers", "columns that LeRobot makes"]
 )
@@ -241,6 +242,7 @@ def test_a_pair_of_arms_has_two_calibration_files(names: list[str], tmp_path: Pa
         ticks_to_degrees(info, files[:1], ticks)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("spoil", ["cut video", "cut rows", "short video", "NaN"])
 def test_what_is_damaged_is_left_out(
     published: Path, old: Path, tmp_path: Path, spoil: str

@@ -194,6 +194,7 @@ def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> N
     assert check(root) == []
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("name", "value", "code"),
     [
@@ -216,6 +217,7 @@ def test_one_wrong_value_is_put_right(root: Path, name: str, value: object, code
     assert gap_rows(root)[1:] == before[1:]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_any_step_leaves_the_old_or_the_new(root: Path, step: str) -> None:
     (root / layout.STATS).unlink()

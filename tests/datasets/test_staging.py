@@ -38,6 +38,7 @@ def dies_at(step: str, journal: Path, root: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == DIED
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_dying_at_any_step_keeps_what_was_published(
     tmp_path: Path, write_take: Write, step: str

@@ -165,6 +165,7 @@ def lit_from_the_side(picture: Image) -> Image:
     return np.clip(picture * gain, 0, 255).astype(np.uint8)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("change", "question"),
     [
@@ -186,6 +187,7 @@ def test_a_change_is_named_of_its_camera_alone(
         assert not {("top", "cover"), ("top", "dirt")} & found
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     ("camera", "about"),
     [

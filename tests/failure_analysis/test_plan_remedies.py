@@ -155,6 +155,7 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
 NOTHING_REPRODUCED = {"reproduces": False}
 
 
+@pytest.mark.members(9)
 @pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize("by_station", [False, True])
 @pytest.mark.parametrize("dimension", list(D))

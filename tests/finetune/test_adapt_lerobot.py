@@ -50,6 +50,7 @@ def real(write_dataset: Callable[..., Path]) -> Path:
     return write_dataset("real", [{"pictures": True, "session": f"s{k}"} for k in range(3)])
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -109,6 +110,7 @@ def test_plain_lerobot_loads_what_was_tuned(
     assert json.loads((done.merged / "gaploop.json").read_text())["cameras"] == [CAMERA]
 
 
+@pytest.mark.long
 def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
     tiny_policy: Callable[..., Path],
     real: Path,

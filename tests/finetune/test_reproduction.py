@@ -246,6 +246,7 @@ def test_without_a_rate_only_modes_are_compared() -> None:
 PUSHED = {**dict.fromkeys(EVEN, 0.02), "human_behavior": 0.82}
 
 
+@pytest.mark.members(18)
 @pytest.mark.parametrize("kind", list(TakeKind))
 @pytest.mark.parametrize("passive", [EVEN, PUSHED], ids=["even", "people"])
 @pytest.mark.parametrize("mechanisms", [(), (BACKLASH,), (BACKLASH, CAMERA)], ids=len)

@@ -119,6 +119,7 @@ def test_every_task_builds_and_starts_unsolved(task: str) -> None:
             assert not cell.success()
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     ("kind", "value"), [(kind, value) for kind, values in NAMES.items() for value in values]
 )

@@ -102,6 +102,7 @@ def test_every_take_is_another_cell_and_the_same_one_again() -> None:
         np.testing.assert_array_equal(again.model.dof_frictionloss, friction)
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize("mechanism", RANDOMISED, ids=lambda m: m.key)
 def test_a_mechanism_for_training_acts_and_is_never_a_gap(
     mechanism: Mechanism, sweep: Any, same: Any

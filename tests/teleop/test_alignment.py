@@ -118,6 +118,7 @@ def test_random_pairs_inside_the_box_arrive_or_are_told(name: str) -> None:
     assert arrived >= PAIRS - 1
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ARMS)
 def test_from_outside_and_to_outside_the_arm_arrives_or_is_told(name: str) -> None:
     draw = np.random.default_rng(1)

@@ -507,6 +507,7 @@ def test_the_estop_works_on_a_loop_that_hangs() -> None:
         arm.freed.set()
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("ends", [ControlThread.estop, ControlThread.stop])
 @pytest.mark.parametrize("is_cleared", [False, True])
 def test_a_loop_that_hangs_in_its_first_turn_can_be_stopped(
@@ -650,6 +651,7 @@ def test_the_interpreter_is_as_it_was_when_the_loop_is_over() -> None:
     assert (sys.getswitchinterval(), gc.isenabled(), gc.get_freeze_count()) == before
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
 @pytest.mark.parametrize("where", ["read", "send", "leader", "camera", "frame"])
 def test_who_tries_to_end_the_program_is_a_broken_device(
@@ -743,6 +745,7 @@ sys.exit(128 + came[0])
 """
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("how", "numbers"),
     [

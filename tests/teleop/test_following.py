@@ -58,6 +58,7 @@ def swing(limits_rad: FloatArray, t_s: float, rad_s: float) -> FloatArray:
     return np.asarray(middle + half * np.sin(rad_s / half * t_s))
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("plan", [so101(), koch()], ids=["so101", "koch"])
 @pytest.mark.parametrize("rad_s", [1.0, 2.5, 6.0])
 def test_fast_teleoperation_under_weight_never_trips(plan: ArmPlan, rad_s: float) -> None:

@@ -324,6 +324,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
         yield rides
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(("model", "how"), CASES)
 def test_an_arm_whose_program_is_gone_is_lowered_by_its_supervisor_alone(
     ended: dict[tuple[str, str], Ride], model: str, how: str

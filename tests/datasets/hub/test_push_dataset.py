@@ -51,6 +51,7 @@ def is_whole(hub: LoopbackHub, root: Path) -> None:
     assert hub.repo(NAME).tags == {"v3.0": hub.repo(NAME).branches["main"]}
 
 
+@pytest.mark.long
 def test_plain_lerobot_loads_what_was_pushed(
     dataset: Path, hub: LoopbackHub, push: Push, lerobot_loads: Loads
 ) -> None:
@@ -92,6 +93,7 @@ FAULTS: list[tuple[int | str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize(("kind", "path", "options"), FAULTS)
 def test_after_a_fault_the_push_is_whole_and_was_made_once(
     kind: int | str,

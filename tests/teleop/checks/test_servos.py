@@ -39,6 +39,7 @@ def settings(bus: EmulatedBus) -> list[dict[str, int]]:
         ]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("model", ARMS)
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_every_servo_is_found_and_nothing_is_changed(model: str, role: str) -> None:
@@ -63,6 +64,7 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
         assert all(servo.torque for servo in bus.all_servos)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("plan", "level", "says"),
     [
@@ -182,6 +184,7 @@ def keep(folder: Path, kind: str, arm: str, name: str, plan: ArmPlan) -> Path:
     return file
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("plan", "silent", "says"),
     [

@@ -119,6 +119,7 @@ def typed_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(write)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("model", "role", "module", "name"),
     [

@@ -247,6 +247,7 @@ def test_the_can_buses_still_keep_what_tells() -> None:
         assert f"self.{generic._NEWEST_OF_MOTORS}[" in source.read_text()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("pause_s", [0.1, 0.15, 0.25, 0.4, 0.55, 3.0])
 def test_a_link_that_pauses_holds_the_arm_and_stops_the_base_for_a_while(pause_s: float) -> None:
     """A LeKiwi was let go of after 0.15 s without news, which a wireless link takes every day."""
@@ -272,6 +273,7 @@ def test_a_link_that_pauses_holds_the_arm_and_stops_the_base_for_a_while(pause_s
     assert moved[-1][1] == (0.0 if safety.tripped else 0.1)
 
 
+@pytest.mark.members(5)
 @pytest.mark.parametrize("make", [Robot, Relayed])
 @pytest.mark.parametrize("case", QUIET)
 def test_a_quiet_arm_is_no_silent_one(case: str, make: type[Robot]) -> None:

@@ -237,6 +237,7 @@ def test_a_stall_makes_no_servo_missing_or_doubled(
         make_follower(arm.config).close()
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize("role", ["follower", "leader"])
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
 @pytest.mark.parametrize(
