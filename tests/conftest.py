@@ -201,25 +201,23 @@ def pytest_collection() -> None:
         time.sleep(0.2)
 
 
-def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `members(n)` keep n members, of those marked `long` a third.
+def _draw_members(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `members(n)` keep n: others each time, the same in every worker.
 
-    Others each time, the same in every worker. Where files are named, all of them run.
+    Where files are named, all of them run.
     """
     here, run = Path(__file__).parent, os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time()))
     if [Path(config.rootpath, name) for name in config.args] != [here]:
         return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("long"):
-            families.setdefault("long", []).append(item)
-        elif item.get_closest_marker("members"):
+        if item.get_closest_marker("members"):
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = set[pytest.Item]()
     for name, members in families.items():
-        marks = list(members[0].iter_markers("members"))
+        (most,) = next(members[0].iter_markers("members")).args
         random.Random(run + name).shuffle(members)
-        left_out.update(members[marks[0].args[0] if marks else -(-len(members) // 3) :])
+        left_out.update(members[most:])
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
@@ -229,7 +227,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with the long files and end with small ones: nobody waits for the last worker then."""
     place = {"tests": 0, "core": 2}
     if "slow or not slow" not in config.option.markexpr:
-        _draw(config, items)
+        _draw_members(config, items)
         for item in items:
             _draw_fewer(item)
     items.sort(key=lambda item: place.get(item.path.parent.name, 1))

@@ -42,7 +42,6 @@ def takes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_a_batch_is_a_function_of_its_step_and_shows_first_and_present_frames(takes: Path) -> None:
     drawn = PictureTakes([takes], chunk=5, batch_size=6, seed=0, each=3)
     one, again, other = (drawn.batch(step) for step in (7, 7, 8))

@@ -97,7 +97,6 @@ def station(**changes: Any) -> DrawnStation:
     return replace(given, **changes)
 
 
-@pytest.mark.long
 def test_a_recorded_station_resumes_and_another_corpus_is_refused(tmp_path: Path) -> None:
     record_corpus([station()], tmp_path, "base")
     journal = tmp_path / STATIONS / "a1"

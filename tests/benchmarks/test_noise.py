@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-import pytest
 
 from benchmarks.bench import BenchConfig
 from benchmarks.noise import measure, table
 from gaploop.sim.identification.noise import replay
 
 
-@pytest.mark.long
 def test_learned_noise_is_nearer_to_held_out_logs_than_white(tmp_path: Path) -> None:
     t_s = np.arange(500) * 0.01
     paths = [np.sin(0.4 * k + 2 * t_s) * (t_s < 3.5) for k in range(12)]

@@ -188,7 +188,6 @@ def write_set(path: Path, seed: int, scale: float = 1.0) -> None:
     path.write_text("".join(text), encoding="ascii")
 
 
-@pytest.mark.long
 def test_the_bench_scores_every_set_there_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,6 @@ def world(request: pytest.FixtureRequest) -> worlds.Foreign:
     return worlds.WORLDS[name]
 
 
-@pytest.mark.long
 def test_severity_zero_is_the_environment_to_the_bit(world: worlds.Foreign, tmp_path: Path) -> None:
     assert "identical" in worlds.COLUMNS["gaps at 0"](world, tmp_path, 1)
 

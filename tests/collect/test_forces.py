@@ -53,7 +53,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(folder / "seen", "{wrist: {observe: true}, fingertips: {observe: true}}")
 
 
-@pytest.mark.long
 def test_an_edit_adds_what_would_have_been_recorded(
     seen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +73,6 @@ def test_an_edit_adds_what_would_have_been_recorded(
     assert main(["edit", "force", str(plain), "--yes"]) == 2  # it is there already
 
 
-@pytest.mark.long
 def test_a_policy_learns_forces_and_is_given_them_as_it_drives(seen: Path, tmp_path: Path) -> None:
     """LeRobot's policies read observation.state alone: forces in a dataset taught them nothing."""
     run, options = tmp_path / "run", [f"--dataset.root={seen}", f"--output_dir={tmp_path / 'run'}"]

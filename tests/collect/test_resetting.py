@@ -86,7 +86,6 @@ def rolled(
     return began
 
 
-@pytest.mark.long
 def test_the_script_puts_the_object_at_the_drawn_starts(tmp_path: Path) -> None:
     def lose(rig: EmbeddedRig, take: int) -> None:
         if take == 1:  # it has fallen off the table

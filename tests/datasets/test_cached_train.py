@@ -76,7 +76,6 @@ def train(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     return run
 
 
-@pytest.mark.long
 def test_training_is_the_same_with_and_without_the_cache(
     train: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -268,7 +268,6 @@ def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
         read_telemetry(path)
 
 
-@pytest.mark.long
 def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_path: Path) -> None:
     """6.6 MB that claimed 300 million rows kept five commands busy for more than a minute."""
     root = damage.record(tmp_path / "set", 2, 12, videos=False)

@@ -69,7 +69,6 @@ def attempt(seed: int, drops: bool = False, rolls: bool = False, littered: bool 
     return Take(info, outcome, frames, Telemetry(np.empty(0), {}), cameras={"top": pictures})
 
 
-@pytest.mark.long
 def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
     takes = [attempt(seed, drops=seed % 3 == 0) for seed in range(24)]
     blind, seeing = diagnose(takes, images=False), diagnose(takes)

@@ -110,7 +110,6 @@ def test_plain_lerobot_loads_what_was_tuned(
     assert json.loads((done.merged / "gaploop.json").read_text())["cameras"] == [CAMERA]
 
 
-@pytest.mark.long
 def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
     tiny_policy: Callable[..., Path],
     real: Path,

@@ -60,7 +60,6 @@ def of(take: Take, late: float) -> list[tuple[bytes, str]]:
     return counterfactuals(found, [take], TWIN, "base")
 
 
-@pytest.mark.long
 def test_the_scene_is_the_episodes_and_the_cause_makes_the_difference(take: Take) -> None:
     ((video, caption),) = of(take, 0.6)
     assert "in the same scene, which fails; without actuator response: latency, which succeeds" in (

@@ -252,7 +252,6 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_a_rollout_fails_by_the_name_that_diagnosis_gives_the_recorded_one(journal: Path) -> None:
     policy = load_policy("base")
     with contextlib.closing(

@@ -38,7 +38,6 @@ def test_a_policy_of_any_kind_is_asked(
     assert "the policy's rate" in answer["untested"]
 
 
-@pytest.mark.long
 def test_a_policy_without_its_statistics_or_of_other_cameras_is_told(
     tiny_policy: Callable[..., Path],
     write_dataset: Callable[..., Path],
@@ -72,7 +71,6 @@ def test_weights_for_more_observations_than_are_given_are_told(
     assert "looks at 1 observations, its weights are made for 2" in found["sentence"]
 
 
-@pytest.mark.long
 def test_rollouts_are_set_beside_the_demonstrations_that_the_policy_names(
     tiny_policy: Callable[..., Path],
     write_dataset: Callable[..., Path],

@@ -43,7 +43,6 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.long
 def test_a_trained_policy_has_its_datasets_rate_and_keeps_what_its_cameras_showed(
     write_dataset: Callable[..., Path], tmp_path: Path
 ) -> None:

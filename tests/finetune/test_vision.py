@@ -68,7 +68,6 @@ def test_a_sample_of_plain_lerobot_is_planned_as_when_driving() -> None:
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-5)
 
 
-@pytest.mark.long
 def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
     """An adapter of it solved a scene there that it failed here: commands went in steps there."""
     gaps = {"spatial_geometry.camera_pose": 0.6}

@@ -43,7 +43,6 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_a_station_becomes_a_twin_that_cells_take(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +103,6 @@ def test_what_explains_as_much_is_said_as_one_of_two() -> None:
     assert "friction_nm" in line
 
 
-@pytest.mark.long
 def test_late_pictures_are_a_parameter_of_the_twin() -> None:
     """`calibrate latency` measured them once, and nothing else knew of them."""
     takes, nothing = list[Take](), Telemetry(np.empty(0), {}, {})

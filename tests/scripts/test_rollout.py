@@ -63,7 +63,6 @@ def test_unusable_input_is_one_line(
     assert said in error
 
 
-@pytest.mark.long
 def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +158,6 @@ def test_sigterm_marks_the_open_take_and_keeps_the_others(
     assert all(read_end(folder) for folder in take_folders(journal))
 
 
-@pytest.mark.long
 def test_factors_are_rolled_out_in_blocks_go_on_and_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

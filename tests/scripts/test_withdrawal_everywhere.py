@@ -82,7 +82,6 @@ def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, path.read_bytes()
 
 
-@pytest.mark.long
 def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The frame cache (mode 0644) and NAME.damaged-1 kept every picture of a withdrawn person.
 

@@ -98,7 +98,6 @@ def test_a_delay_is_found_to_the_step() -> None:
     assert drives.fit["open_loop_error_after"] < 0.05 * drives.fit["open_loop_error_before"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("late_s", [0.12, 0.0])
 def test_a_delay_is_found_where_each_joint_moves_by_itself(late_s: float) -> None:
     """Of a probe's parts the last moved the gripper alone: judged by them, no arm was ever late."""
@@ -160,7 +159,6 @@ def test_steps_and_noise_of_encoders_are_measured() -> None:
     assert differs["encoder_drift.noise_rad"].estimate == pytest.approx(0.006, rel=0.15)
 
 
-@pytest.mark.long
 def test_noise_of_a_joint_is_learned_with_its_shape_and_white_noise_has_none() -> None:
     """A joint that is read late now and then, in runs, isn't one with white noise."""
     planted = {"noise_rad": 0.0005, "per_speed_s": 0.02, "fast_share": 0.6, "held_share": 0.2}

@@ -48,7 +48,6 @@ def test_other_tasks_are_solved_too(task: str) -> None:
     assert sum(run_take(cell, leader, seed) for seed in range(4)) >= 3
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("gap", "scenes"), [("actuator_response.backlash", (1, 2)), ("actuator_response.slow", (4,))]
 )

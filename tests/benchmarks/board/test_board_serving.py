@@ -382,7 +382,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
         yield running
 
 
-@pytest.mark.long
 def test_a_board_on_a_hub_is_entered_served_and_looked_at(
     hub: LoopbackHub, how: Serving, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

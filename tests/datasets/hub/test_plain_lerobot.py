@@ -119,7 +119,6 @@ def driven(bundle: act.ActBundle, policy: Any, seen: tuple[np.ndarray, np.ndarra
     return np.concatenate(actions)
 
 
-@pytest.mark.long
 def test_plain_lerobot_drives_a_pulled_adapter_as_it_drives_here(
     hub: LoopbackHub, push: Callable[[Path, str], None], run: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ from gaploop.scripts.push import push_after
 type Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.long
 def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
     hub: LoopbackHub, tmp_path: Path, capsys: Capture
 ) -> None:

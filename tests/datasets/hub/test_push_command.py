@@ -27,7 +27,6 @@ NAME = "me/cube"
 type Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.long
 def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     dataset: Path, hub: LoopbackHub, capsys: Capture, lerobot_loads: Callable[..., dict[str, Any]]
 ) -> None:

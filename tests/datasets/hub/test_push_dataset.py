@@ -51,7 +51,6 @@ def is_whole(hub: LoopbackHub, root: Path) -> None:
     assert hub.repo(NAME).tags == {"v3.0": hub.repo(NAME).branches["main"]}
 
 
-@pytest.mark.long
 def test_plain_lerobot_loads_what_was_pushed(
     dataset: Path, hub: LoopbackHub, push: Push, lerobot_loads: Loads
 ) -> None:

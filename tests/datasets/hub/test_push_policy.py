@@ -87,7 +87,6 @@ def test_who_downloads_an_adapter_drives_with_it(
     assert hub.repo(NAME, "model").tags == {}
 
 
-@pytest.mark.long
 def test_a_policy_is_named_as_on_the_hub(
     hub: LoopbackHub, push: Callable[..., Pushed], trained: Path
 ) -> None:

@@ -217,7 +217,6 @@ def test_nothing_heavy_is_imported_for_help() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
-@pytest.mark.long
 def test_the_token_is_in_no_command_line(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,6 @@ class Robot:
         return drove
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("loop_time")
 def test_a_candidate_that_fails_is_taken_off_two_emulated_robots(
     gate: GateFolder, tmp_path: Path

@@ -56,7 +56,6 @@ def test_a_replay_feels_what_the_probe_felt(takes: list[Take]) -> None:
     assert np.nanmean(np.abs(there[0].q_rad - here[0].q_rad)[:, -1]) < 0.01
 
 
-@pytest.mark.long
 def test_each_kind_of_contact_is_felt(takes: list[Take]) -> None:
     probe = probed(takes, SO101)
     assert probe is not None
@@ -91,7 +90,6 @@ def made_up(n: int, rng: np.random.Generator) -> Simulated:
     return Simulated(contact, np.arctan(mixed))
 
 
-@pytest.mark.long
 def test_ninety_of_a_hundred_contacts_lie_in_their_intervals() -> None:
     inside = []
     every = made_up(104, np.random.default_rng(0))

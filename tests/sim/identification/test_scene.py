@@ -66,7 +66,6 @@ def named(found: Mapping[str, TwinParameter]) -> set[str]:
     return {p.mechanism for p in found.values() if p.differs}
 
 
-@pytest.mark.long
 def test_nominal_pictures_differ_in_nothing() -> None:
     found = fitted({})
     assert list(found) == list(FINEST)
@@ -79,7 +78,6 @@ CAMERA = {"dx_m": 0.012, "dy_m": -0.009, "dz_m": 0.012, "dpitch_rad": 0.02, "dya
 CAST = {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "put_in",
     [
@@ -112,7 +110,6 @@ def test_blur_and_size_are_found_beside_each_other() -> None:
     assert not found["spatial_geometry.camera_pose.dx_m"].differs
 
 
-@pytest.mark.long
 def test_a_room_that_is_not_the_simulation_tells_nothing() -> None:
     rng = np.random.default_rng(3)
     room = rng.integers(0, 255, (12, 12, 3)).repeat(16, axis=0).repeat(16, axis=1).astype(np.uint8)

@@ -88,7 +88,6 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return said[-1]
 
 
-@pytest.mark.long
 def test_from_pictures_to_the_file_that_takes_name(
     lens_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +236,6 @@ class Stand:
         raise AssertionError("an arm that is held by hand must not be moved")
 
 
-@pytest.mark.long
 def test_poses_taken_by_hand_make_a_calibration(
     lens_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,7 +139,6 @@ def test_more_than_half_a_pixel_is_refused() -> None:
     assert "above 0.5" in line
 
 
-@pytest.mark.long
 def test_boards_that_were_never_tilted_are_refused() -> None:
     """Flat-on boards fit at any focal length: the RMS is perfect and the answer worthless."""
     lens = camera()

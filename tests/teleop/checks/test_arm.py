@@ -53,7 +53,6 @@ def checked(robot: object, clock: Clock, person: Person) -> list[CheckResult]:
     return list(check_moving(follower, clock, STATION, Rates.near(50.0), person))
 
 
-@pytest.mark.long
 def test_an_arm_that_is_well_passes_and_its_switch_is_seen_on_the_bus(
     tmp_path: Path, loop_time: LoopTime
 ) -> None:
@@ -68,7 +67,6 @@ def test_an_arm_that_is_well_passes_and_its_switch_is_seen_on_the_bus(
     assert not any("shoulder" in question for question in watcher.questions)  # not suggested
 
 
-@pytest.mark.long
 def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path, loop_time: LoopTime) -> None:
     """Swapped before lerobot-calibrate, two servos answer for each other: encoders agree with
     commands, and every policy and every take has the two joints in each other's place.
