@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -202,13 +203,16 @@ def pytest_collection() -> None:
 
 
 def _draw_members(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `members(n)` keep n: others each time, the same in every worker.
+    """Of a test marked `members(n)` keep n: others with each commit, so that a run can be repeated.
 
     Where files are named, all of them run.
     """
-    here, run = Path(__file__).parent, os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time()))
+    here = Path(__file__).parent
     if [Path(config.rootpath, name) for name in config.args] != [here]:
         return
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("members"):
@@ -216,7 +220,7 @@ def _draw_members(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = set[pytest.Item]()
     for name, members in families.items():
         (most,) = next(members[0].iter_markers("members")).args
-        random.Random(run + name).shuffle(members)
+        random.Random(head.stdout + name).shuffle(members)
         left_out.update(members[most:])
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
