@@ -45,6 +45,8 @@ FLOOR: Final = 0.02
 """Least share of a cause in an episode: no episode alone rules a cause out."""
 TOLD_FROM: Final = 0.2
 """Twice an even share: what leads with less doesn't lead."""
+LIKELY: Final = 0.5
+"""What is likelier than all else together is told beside "not measured"."""
 RUNNERS_UP: Final = 0.5
 """Causes with at least this part of the leading one's share are told beside it."""
 
@@ -128,7 +130,10 @@ def verdict(
     if top < TOLD_FROM:
         message = "Station: nothing in these episodes tells the causes apart."
     elif named:
-        message = f"Station: {causes}."
+        # What was not measured may have a likely name, too.
+        open_one = named == (UNMEASURED,) and ranked[0] != UNMEASURED and top >= LIKELY
+        likeliest = f", likeliest {cause_words(ranked[0])} {top:.0%}" if open_one else ""
+        message = f"Station: {causes}{likeliest}."
     else:
         why = f" (from {NAMED_FROM:.0%})" if may_name else " by this evidence"
         message = f"Station: leans to {causes}; too unsure to name{why}."

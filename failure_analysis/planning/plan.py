@@ -60,7 +60,7 @@ from gaploop.failure_analysis.planning.remedies import (
 )
 from gaploop.failure_analysis.reference import Ground
 from gaploop.failure_analysis.rules import DIRECT, INDIRECT
-from gaploop.failure_analysis.station import POLICY, words
+from gaploop.failure_analysis.station import LIKELY, POLICY, words
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
@@ -487,6 +487,8 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
         known = bool(quotas) and "reproduction" in summary  # what it couldn't see, its twin has
+        if hidden and not (unclear or known) and "reproduction" in summary:
+            return _look_first(summary["station"])
         if hidden and not (unclear or known):
             return f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. " + (
                 ASK_POLICY if _is_elsewhere(summary) else MEASURE
@@ -502,6 +504,19 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     if gain >= LEAST_GAIN:
         return f"The budget ends it: {what}, still worth its time (from {LEAST_GAIN:g} points on)."
     return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
+
+
+def _look_first(station: Mapping[str, Any]) -> str:
+    """Return what a person looks at where what was measured doesn't explain the failures."""
+    leading: str = station["leading"]
+    likely = station["posterior"].get(leading, 0.0)
+    if leading in list(GapDimension) and likely >= LIKELY:
+        test = REMEDIES[GapDimension(leading)].test
+        return f"Not decided: likeliest is {words(leading)} ({likely:.0%}), unmeasured. {test}"
+    return (
+        "Not decided: nothing that was measured explains the failures. Watch ten rollouts, label "
+        "what you see (gaploop label), and diagnose again."
+    )
 
 
 def _is_script(ask: PlanRequest) -> bool:

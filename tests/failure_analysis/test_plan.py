@@ -41,6 +41,7 @@ from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, 
 from gaploop.failure_analysis.planning.remedies import REMEDIES, PlanContext
 from gaploop.failure_analysis.report.report import deployment_lines
 from gaploop.failure_analysis.signals.registry import Evidence
+from gaploop.failure_analysis.station import UNMEASURED, verdict
 from gaploop.scripts._diagnose import _in_twin
 
 D = GapDimension
@@ -377,3 +378,22 @@ def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, ask
     plan = plan_for(replace(plain, summary={**plain.summary, **evidence}), ask).plan
     assert asks in plan.stop
     assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")
+
+
+@pytest.mark.parametrize(
+    ("share", "says"), [(0.76, "Clear the cell"), (0.3, "Watch")]
+)
+def test_who_measured_the_station_already_isnt_told_to_measure_it(share: float, says: str) -> None:
+    """Things on the table at 76 %, as its twin told: "Measure first: gaploop identify"."""
+    rest = dict.fromkeys((*DIMENSIONS, UNMEASURED), (1.0 - share) / len(DIMENSIONS))
+    station = verdict({**rest, "environmental_complexity": share}, 8, {UNMEASURED: 1.0})
+    seen = {
+        "station": station.to_json(), "reproduction": {},
+        "evidence": {"cannot_rule_out": ["environmental_complexity"]},
+    }  # fmt: skip
+    assert ("likeliest environmental complexity" in station.message) == (share > 0.5)
+    plain = diagnosed({}, abstained=True)
+    plan = make_plan(replace(plain, summary={**plain.summary, **seen}), 40)
+    assert plan.stop.startswith("Not decided: ")
+    assert says in plan.stop
+    assert "identify" not in plan.stop
