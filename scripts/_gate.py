@@ -31,7 +31,6 @@ from gaploop.finetune.gate.folder import (
     Contest,
     GateFolder,
     only_gate,
-    verify,
     withdraw,
     write_promotion,
 )
@@ -54,20 +53,10 @@ FOLDER: Final = Path("outputs") / "gate"
 
 
 def run(config: GateConfig) -> int:
-    """Run the gate, or check what it left; print."""
+    """Run the gate; print."""
     if config.suite == Path("help"):
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
-    if config.verify is not None:
-        findings = verify(config.verify)
-        ok = all(found.ok for found in findings)
-        lines = [
-            f"{'ok  ' if f.ok else 'BAD '} {f.what}{f.message and f': {f.message}'}"
-            for f in findings
-        ]
-        end = "Everything is as it was promoted." if ok else "Something was changed or is gone."
-        options.emit(config.json, {"ok": ok, "findings": findings}, "\n".join([*lines, end]))
-        return 0 if ok else 1
     result = decide(config, partial(print, file=sys.stderr))
     told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
     lines = [f"{stage.stage}: {stage.answer.value}. {stage.message}" for stage in result.stages]
@@ -90,7 +79,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     On a station without --command, or with tasks that an operator judges, it asks at the terminal.
 
     Args:
-        config: --verify and --suite=help are `run`'s.
+        config: --suite=help is `run`'s.
         tell: called with what is planned, before the first attempt, and with what else a person
             should know by the way.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-RARE: Final = ("outcomes", "reports", "seed", "verify", "station", "policy.format")
+RARE: Final = ("outcomes", "reports", "seed", "station", "policy.format")
 EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
@@ -13,7 +13,6 @@ gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
     --dataset.root={out}/takes --dataset.num_episodes=1 --dataset.episode_time_s={timeout_s}'
 gaploop gate --outcomes=outcomes.csv --json
 gaploop gate --suite=help > suite.yaml
-gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
 """
 POSITIONAL: Final = ("baseline", "candidate")
 
@@ -68,7 +67,5 @@ class GateConfig:
     """Draws the order and the scenes; random unless given."""
     output_dir: Path | None = None
     """The gate's folder; outputs/gate/<id of the comparison> unless given."""
-    verify: Path | None = None
-    """Check everything that a promotion.json names, by hash, and do nothing else."""
     json: bool = False
     """Print one JSON object."""

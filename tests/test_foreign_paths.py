@@ -259,9 +259,6 @@ benchmarks/board/serving.py:_programs | how.private / 'staged' / alias | ours
 benchmarks/board/serving.py:_published | how.private / 'attempts' / alias | ours
 benchmarks/board/serving.py:public_files | board.glob(pattern) | ours
 finetune/gate/canary.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
-finetune/gate/folder.py:verify | Path(policy['path']) | reads
-finetune/gate/folder.py:verify | Path(run['path']) | reads
-finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/folder.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/folder.py:write_promotion | folder / name | ours
 finetune/gate/attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours

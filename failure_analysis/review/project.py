@@ -44,7 +44,6 @@ DIAGNOSIS: Final = "diagnosis.json"
 EVALUATION: Final = "evaluation.json"
 GATE_SCHEMA: Final = "gaploop.gate.v1"
 SETUP, OUTCOMES, RESULT = "setup.json", "outcomes.jsonl", "gate.json"
-PROMOTION: Final = "promotion.json"
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,7 @@ def _add_run(project: Project, path: Path) -> None:
 
 
 def _add_gate(project: Project, setup: Path) -> None:
-    begun, folder, command = read_json(setup), setup.parent, ""
+    begun, folder = read_json(setup), setup.parent
     if not isinstance(begun, dict) or begun.get("schema") != GATE_SCHEMA:
         return  # another program's
     result = folder / RESULT
@@ -272,6 +271,4 @@ def _add_gate(project: Project, setup: Path) -> None:
         tried = folder / OUTCOMES
         done = read_text(tried).count("\n") if tried.exists() else 0
         facts = f"in progress: {done} attempts. The command that began it continues it."
-    if (folder / PROMOTION).exists():
-        command = _command("gate", f"--verify={project.at(folder / PROMOTION)}")
-    project.add("Gates", folder.name, folder, facts, next=command)
+    project.add("Gates", folder.name, folder, facts)

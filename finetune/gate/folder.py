@@ -22,7 +22,6 @@ import numpy as np
 from gaploop.core import files
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
-from gaploop.core.paths import relative_path
 from gaploop.core.run_record import read_run, versions
 from gaploop.finetune.gate.judge import Outcomes, place_of
 from gaploop.finetune.runs import run_files
@@ -275,20 +274,6 @@ KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
 
 
-@dataclass(frozen=True)
-class RecordFinding:
-    """One thing that a record names.
-
-    Attributes:
-        ok: it is there and unchanged.
-        message: what is wrong with it, or "".
-    """
-
-    what: str
-    ok: bool
-    message: str = ""
-
-
 def write_promotion(
     folder: Path, policies: Mapping[str, Path], suite: Path | None, recorded: Path | None
 ) -> Path:
@@ -327,53 +312,6 @@ def withdraw(folder: Path) -> Path | None:
     if not record.exists():
         return None
     return record.replace(folder / WITHDRAWN)
-
-
-def verify(path: Path) -> list[RecordFinding]:
-    """Check everything that a promotion record names.
-
-    Raises:
-        UnusableInputError: it isn't a promotion record.
-    """
-    record = read_json(path)
-    if not isinstance(record, dict) or record.get("schema") != PROMOTION_SCHEMA:
-        raise UnusableInputError(
-            f"{path} is not a {PROMOTION_SCHEMA} file. gaploop gate writes one."
-        )
-    folder = path.parent
-    try:
-        same = record.get("sha256") == _own_hash(record)
-        found = [RecordFinding("the record itself", same, "" if same else "was changed afterwards")]
-        for name, digest in record["files"].items():
-            kept = folder / relative_path(name, "file", folder / PROMOTION)
-            found.append(_checked(name, kept, digest))
-        for name, digest in record["sources"].items():
-            found.append(_checked(name, Path(name), digest))
-        for side, policy in record["policies"].items():
-            found.append(_checked(f"{side} policy", Path(policy["path"]), policy["sha256"]))
-            if run := policy["run"]:
-                found.append(_checked(f"{side} run.json", Path(run["path"]), run["sha256"]))
-        # The order of the attempts has to be the one committed to before the first.
-        ok, message = True, "recorded elsewhere"
-        if OPENED in record["files"]:
-            try:
-                setup, key = read_json(folder / SETUP), read_json(folder / OPENED)
-                ok = commitment(key) == setup.get("order_sha256")
-                message = "" if ok else "isn't the one that the gate began with"
-            except UnusableInputError as error:
-                ok, message = False, str(error)
-        return [*found, RecordFinding("the order of the attempts", ok, message)]
-    except DAMAGE:
-        raise UnusableInputError(
-            f"{path} lacks parts of a promotion record. Restore it, or run the gate again."
-        ) from None
-
-
-def _checked(what: str, path: Path, digest: str) -> RecordFinding:
-    if not path.exists():
-        return RecordFinding(what, False, f"{path} is gone")
-    same = sha256(path) == digest
-    return RecordFinding(what, same, "" if same else f"{path} was changed afterwards")
 
 
 def _policy(path: Path) -> dict[str, Any]:

@@ -414,9 +414,10 @@ class LerobotCamera:
             place = getattr(camera, "index_or_path", 0)
             named = sys.platform == "darwin" and not str(place).isdigit()
             fix = "On macOS index_or_path is a number, not a name; " if named else ""
+            said = first_line(error).partition("Run `lerobot-find-cameras")[0]  # said below
             raise DeviceError(
-                f"Camera {name!r} can't be opened: {first_line(error)} {fix}lerobot-find-cameras "
-                "lists what there is."
+                f"Camera {name!r} can't be opened: {said} {fix}lerobot-find-cameras lists what "
+                "there is."
             ) from error
         self.fps = getattr(camera, "fps", None)
         self._thread = threading.Thread(target=self._watch, name=f"camera {name}", daemon=True)

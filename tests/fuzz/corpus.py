@@ -25,7 +25,6 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis import diagnosis
 from gaploop.finetune import evaluation
-from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -134,13 +133,6 @@ def _policies(folder: Path) -> None:
     write_json(folder / "run" / "run.json", run)
     shipped = {"policy": "p", "base": "b", "datasets": [entry], "result": result}
     write_json(folder / "run" / "policy" / "lineage.json", shipped)
-    named = {"path": "policy", "id": "p", "sha256": "0", "run": {"path": "run", "sha256": "0"}}
-    promoted = {
-        "schema": promotion.PROMOTION_SCHEMA,
-        "files": {"result.json": "0"},
-        "sources": {"s": "0"},
-    }
-    write_json(folder / "files" / "promotion.json", promoted | {"policies": {"candidate": named}})
     rolled = [evaluation.Rollout(k, evaluation.NOMINAL, True, 1.0, "", f"u{k}") for k in range(3)]
     (folder / "rollouts").mkdir()
     evaluation.RolloutLog(folder / "rollouts", {"policy": "p"}).add(rolled)

@@ -341,11 +341,6 @@ POLICIES = (
         ("*.json",),
     ),
     Reader("run", "run", _run, ("**/*.json",)),
-    Reader(
-        "promotion",
-        "files/promotion.json",
-        _loaded("gaploop.finetune.gate.folder", "verify"),
-    ),
     Reader("rollouts", "rollouts", _rollouts, ("*.*",)),
     Reader("preflight", "rollouts", _preflight, ("preflight.json",)),
     Reader("canary", "files/canary.jsonl", _canary),

@@ -86,7 +86,7 @@ def test_everything_is_found_once_with_its_next_command(project: Path) -> None:
 def test_its_commands_are_commands_and_their_options_exist(project: Path) -> None:
     """What is shown to be copied has to run; names with a blank in them are quoted."""
     commands = [shlex.split(entry.next) for entry in entries(read_project(project)) if entry.next]
-    assert len(commands) == 9
+    assert len(commands) == 8
     for program, command, *arguments in commands:
         assert program == "gaploop"
         module = importlib.import_module(f"gaploop.scripts.{command}")

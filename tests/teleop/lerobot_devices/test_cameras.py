@@ -146,7 +146,7 @@ def test_one_absent_camera_closes_the_others() -> None:
             "wrist": FakeCameraConfig(fps=30, width=6, height=4, absent=True),
         },
     )
-    with pytest.raises(DeviceError, match=r"Camera 'wrist' can't be opened: No camera 0\."):
+    with pytest.raises(DeviceError, match=r"'wrist' can't be opened: No camera 0\. lerobot-find-"):
         make_cameras(robot)
     assert not [t for t in threading.enumerate() if t.name == "camera top"]
     del robot.cameras["wrist"]

@@ -150,7 +150,7 @@ class FakeCamera(Camera):  # type: ignore[misc]
     def connect(self, warmup: bool = True) -> None:
         del warmup
         if self.config.absent or self.dead.is_set():
-            raise ConnectionError("No camera 0.\nRun lerobot-find-cameras.")
+            raise ConnectionError("No camera 0.Run `lerobot-find-cameras opencv` to find one.")
         self.connected = True
         self.connects += 1
 
