@@ -162,14 +162,16 @@ def _play_moments(
 ) -> tuple[FloatArray, int]:
     """Return products of a reading with a played command and what a slow drive makes of it.
 
-    `played`: the command behind each width of play, shape (widths, n). For each width: those of
-    (P, P', P'', P through each of `SLOW_S`, y), centred, shape (widths, 7, 7); and of how many
-    rows. The differences stand for what is left of delay and lag, so that they aren't taken for
-    play.
+    `played`: the command behind each width of play, shape (widths, n), the first without any. For
+    each width: those of (P, P', P'', P through each of `SLOW_S`, y), centred, shape (widths, 7, 7);
+    and of how many rows. The differences stand for what is left of delay and lag, so that they
+    aren't taken for play.
     """
     size = 4 + len(SLOW_S)
     rows = np.arange(max(lag, 0) + 2, len(y) - 2 + min(lag, 0))
-    rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
+    inside = np.minimum(y[rows], played[0, rows - lag]) > free[0]
+    inside &= np.maximum(y[rows], played[0, rows - lag]) < free[1]  # beyond, a soft stop slows it
+    rows = rows[inside]
     if not len(rows):
         return np.zeros((len(played), size, size)), 0
     first = np.gradient(played, axis=1)

@@ -296,6 +296,21 @@ def test_a_slow_joint_has_no_play(
     assert "dead_band" not in [f.kind for f in found.findings]
 
 
+@pytest.mark.parametrize("gives_deg", [0.5, 2.5, 4.0])
+@pytest.mark.parametrize("joint", [1, 3])
+def test_an_end_stop_is_no_play(joint: int, gives_deg: float) -> None:
+    """Incident: a joint whose stop gives way "at reversals answers only after 4.1°"."""
+
+    def stopped(x: FloatArray, _episode: int) -> FloatArray:
+        past = np.minimum(x + 20.0, 0.0)
+        return np.maximum(x, -20.0) + gives_deg * np.expm1(past / gives_deg)
+
+    plain = recording(2, sent=changed(joint, stopped))
+    for e in plain.episodes:  # the driver's range ends a little beyond
+        e.command[:, joint] = np.maximum(e.command[:, joint], -20.0 - 2.0 * gives_deg)
+    assert "dead_band" not in [f.kind for f in report(plain).findings]
+
+
 def test_play_is_a_play() -> None:
     """The output stays within half the width of the input, and moves only where it must."""
     u = np.cumsum(np.random.default_rng(0).normal(0, 1, (300, 2)), axis=0)
