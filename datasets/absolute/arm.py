@@ -238,6 +238,28 @@ def play(u: FloatArray, widths: FloatArray) -> FloatArray:
     return out
 
 
+def answers(recording: MotionRecording, joint: int) -> tuple[float, float]:
+    """Return how well a reading goes with its command at the best delay, and times what: r, slope.
+
+    However small the command's numbers are: they may be in another unit.
+    """
+    best = 0.0, 0.0
+    for late in range(round(LATEST_S * recording.info.fps) + 1):
+        parts = [
+            (e.command[: len(e.command) - late, joint], e.reading[late:, joint])
+            for e in recording.episodes
+            if len(e.command) > late + FEWEST_ROWS
+        ]
+        u, y = (
+            np.concatenate([p[i] - p[i].mean() for p in parts] or [np.zeros(1)]) for i in (0, 1)
+        )
+        uu, uy, yy = float(u @ u), float(u @ y), float(y @ y)
+        r = uy / math.sqrt(uu * yy) if uu * yy > 0 else 0.0
+        if abs(r) > abs(best[0]):
+            best = r, uy / uu
+    return best
+
+
 def limits_of(recording: MotionRecording, joint: int) -> tuple[float, float]:
     """Return the lowest and highest readings of a joint."""
     seen = [e.reading[:, joint] for e in recording.episodes]
