@@ -86,6 +86,9 @@ def run(config: DiagnoseConfig) -> int:
         root = config.dataset.folder()
         text = "No episode has an outcome, so this is what commands, readings and pictures show by "
         text += f"themselves. To set failures against successes, label them: {_how_to_label(root)}"
+        if config.reference is not None:
+            text += f"\n--reference={config.reference} was not looked at: "
+            text += "only episodes with an outcome are set against it."
         options.emit(config.json, first, text)
         return 0
     found = _diagnosed(config, report)

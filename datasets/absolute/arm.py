@@ -180,14 +180,16 @@ def _play_moments(
 ) -> tuple[FloatArray, int]:
     """Return products of a reading with a played command and what a slow drive makes of it.
 
-    `played`: the command behind each width of play, shape (widths, n). For each width: those of
-    (P, P', P'', P through each of `SLOW_S`, y), centred, shape (widths, 7, 7); and of how many
-    rows. The differences stand for what is left of delay and lag, so that they aren't taken for
-    play.
+    `played`: the command behind each width of play, shape (widths, n), the first without any. For
+    each width: those of (P, P', P'', P through each of `SLOW_S`, y), centred, shape (widths, 7, 7);
+    and of how many rows. The differences stand for what is left of delay and lag, so that they
+    aren't taken for play.
     """
     size = 4 + len(SLOW_S)
     rows = np.arange(max(lag, 0) + 2, len(y) - 2 + min(lag, 0))
-    rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
+    inside = np.minimum(y[rows], played[0, rows - lag]) > free[0]
+    inside &= np.maximum(y[rows], played[0, rows - lag]) < free[1]  # beyond, a soft stop slows it
+    rows = rows[inside]
     if not len(rows):
         return np.zeros((len(played), size, size)), 0
     first = np.gradient(played, axis=1)
@@ -252,6 +254,28 @@ def play(u: FloatArray, widths: FloatArray) -> FloatArray:
         now = np.minimum(np.maximum(now, value - half), value + half)
         out[:, row] = now
     return out
+
+
+def answers(recording: MotionRecording, joint: int) -> tuple[float, float]:
+    """Return how well a reading goes with its command at the best delay, and times what: r, slope.
+
+    However small the command's numbers are: they may be in another unit.
+    """
+    best = 0.0, 0.0
+    for late in range(round(LATEST_S * recording.info.fps) + 1):
+        parts = [
+            (e.command[: len(e.command) - late, joint], e.reading[late:, joint])
+            for e in recording.episodes
+            if len(e.command) > late + FEWEST_ROWS
+        ]
+        u, y = (
+            np.concatenate([p[i] - p[i].mean() for p in parts] or [np.zeros(1)]) for i in (0, 1)
+        )
+        uu, uy, yy = float(u @ u), float(u @ y), float(y @ y)
+        r = uy / math.sqrt(uu * yy) if uu * yy > 0 else 0.0
+        if abs(r) > abs(best[0]):
+            best = r, uy / uu
+    return best
 
 
 def limits_of(recording: MotionRecording, joint: int) -> tuple[float, float]:

@@ -20,6 +20,8 @@ from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
 
+ANSWERS: Final = 0.95
+"""A reading that goes so well with its command [correlation] answers it, in whatever unit."""
 EXPLAINED: Final = 0.97
 """Share of a joint's variance that its command must explain before delay and gain are believed;
 the Piper's slew-limited wrist roll reaches 0.946."""
@@ -226,6 +228,11 @@ class ArmTests:
                 )  # fmt: skip
                 self.done.add(k)
         scales = [self.fits[k].gain.value for k in self._good_fits()]
+        for k in self._free():  # in another unit a command may hardly move
+            far = min(max(float(np.ptp(e.command[:, k])) for e in self.episodes), arm.MOVES_DEG)
+            if far < arm.MOVES_DEG:
+                r, slope = arm.answers(self.recording, k)
+                scales += [slope] if r > ANSWERS and slope * far > arm.MOVES_DEG else []
         odd = [g for g in scales if not 0.5 < g < 2.0]
         if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
             self._say(
@@ -249,6 +256,8 @@ class ArmTests:
                     dead[e.index] = asked
                 elif went > moves and asked < max(0.5, 0.03 * went) and k not in apart:
                     idle[e.index] = went
+            if idle and abs(arm.answers(self.recording, k)[0]) > ANSWERS:
+                idle = {}  # it changes, in another unit
             for found, text, cause in (
                 (dead, f"{name} doesn't move when told to:", "encoder, cable, servo, no torque"),
                 (

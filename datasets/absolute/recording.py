@@ -28,6 +28,8 @@ follows from the number."""
 _CORRELATED: Final = 0.8
 STEPS: Final = 5.0
 """Commands that spread by less than so many of the readings' steps may be steps themselves."""
+TREMBLE: Final = 7.0
+"""Noise alone goes at most so many times as far as from row to row."""
 
 
 def is_grip(name: str) -> bool:
@@ -124,8 +126,19 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     in_radians = bool(body) and float(np.abs(state[whole][:, body]).max()) <= TURN_RAD
     joints = []
     for (a, s), grip in zip(pairs, is_hand, strict=True):
-        travel = float(np.ptp(np.r_[action[whole, a], state[whole, s]]))
-        scale = 100.0 / (travel or 1.0) if grip else math.degrees(1.0) if in_radians else 1.0
+        told, read = action[whole, a], state[whole, s]
+        # The noise of one that stands would be its whole travel.
+        stands = _trembles(told) and _trembles(read)
+        travel = float(np.ptp(np.r_[told, read]))
+        scale = (
+            100.0 / (travel or 1.0)
+            if grip and not stands
+            else 1.0
+            if grip
+            else math.degrees(1.0)
+            if in_radians
+            else 1.0
+        )
         joints.append(RecordedJoint(names[s].removesuffix(".pos"), a, s, scale, grip))
     scales = np.array([j.scale for j in joints])
     episodes = tuple(
@@ -141,6 +154,11 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", missing)
     why = _no_positions(recording)
     return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
+
+
+def _trembles(values: FloatArray) -> bool:
+    """Say whether numbers go no further than their noise from row to row would."""
+    return bool(np.ptp(values) <= TREMBLE * np.std(np.diff(values)) + 1e-9)
 
 
 def evenly(n: int, count: int) -> list[int]:

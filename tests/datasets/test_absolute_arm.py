@@ -298,6 +298,40 @@ def test_a_slow_joint_has_no_play(
     assert "dead_band" not in [f.kind for f in found.findings]
 
 
+@pytest.mark.parametrize("per_unit", [180.0 / np.pi, 30.0])
+def test_commands_in_another_unit_are_no_commands_that_never_change(per_unit: float) -> None:
+    """Incident: actions in radians beside readings in degrees were seven "dead leader joints"."""
+    plain = recording(1)
+    for e in plain.episodes:
+        e.command[:] /= per_unit
+    (found,) = report(plain).findings
+    assert found.kind == "mixed_units"
+    assert found.estimate.value == pytest.approx(per_unit, rel=0.05)
+
+
+def test_a_joint_that_moves_without_its_command_is_named() -> None:
+    plain = recording(1)
+    for e in plain.episodes:
+        e.command[:, 3] = 5.0 + np.random.default_rng(e.index).normal(0, 0.05, len(e.command))
+    assert [(f.kind, f.about) for f in report(plain).findings] == [("dead_joint", NAMES[3])]
+
+
+@pytest.mark.parametrize("beyond_deg", [2.5])
+@pytest.mark.parametrize("joint", [1, 3])
+def test_an_end_stop_is_no_play(joint: int, beyond_deg: float) -> None:
+    """Incident: a joint whose stop gives way "at reversals answers only after 4.1°"."""
+    rng, plain = np.random.default_rng(0), recording(2)
+    for e in plain.episodes:
+        n = len(e.command)
+        told = -40.0 + 35.0 * np.clip(2.2 * np.sin(np.arange(n) / 18.0 + e.index), -1, 1)
+        k = np.arange(n)
+        moved = np.interp(k - 3.0, k, told)
+        depth = -75.0 + beyond_deg + 0.35 * rng.standard_normal() ** 2
+        e.command[:, joint] = told
+        e.reading[:, joint] = np.maximum(moved, depth) + rng.normal(0, 0.05, n)
+    assert "dead_band" not in [f.kind for f in report(plain).findings]
+
+
 def test_play_is_a_play() -> None:
     """The output stays within half the width of the input, and moves only where it must."""
     u = np.cumsum(np.random.default_rng(0).normal(0, 1, (300, 2)), axis=0)
