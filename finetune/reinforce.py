@@ -417,8 +417,9 @@ def reinforce(
     base, cell = base_of(named), cell or _where(config.env)
     if (kind := kind_of(base)) not in KINDS:
         raise UnusableInputError(
-            f"Policy {named} is of type {kind}. Only base, base_vision and what was tuned from "
-            "them is reinforced. Others: gaploop record --robot.twin=FILE, then finetune."
+            f"Policy {named} is of type {kind}. Only base, base_vision, what was tuned from them "
+            "and an ACT that sees no pictures is reinforced. Others: gaploop record "
+            "--robot.twin=FILE, then finetune."
         )
     spec, lora = config.spec(REINFORCE_SPEC), PRESETS[f"{kind}_lora"].lora
     if spec.batch_size < GROUP:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -16,11 +17,12 @@ import torch
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.messages import Observation
+from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import reinforce as reinforcement
 from gaploop.finetune.batches import Signature
-from gaploop.finetune.config import FinetuneConfig, StartPolicy
+from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
 from gaploop.finetune.lerobot_policy import LerobotDriver, load_policy
 from gaploop.finetune.reinforce import (
     FAR,
@@ -102,6 +104,53 @@ def test_what_went_better_becomes_likelier(base: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         load_policy(done.merged).plan(HERE), load_policy(done.folder).plan(HERE), atol=1e-5
     )
+
+
+class Reach(gym.Env[Any, Any]):
+    """Goes where it is told, and succeeds where it went far."""
+
+    metadata = {"render_fps": 10}  # noqa: RUF012
+    observation_space = gym.spaces.Box(-9.0, 9.0, (3,), np.float32)
+    action_space = gym.spaces.Box(-9.0, 9.0, (3,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.went = list[float]()
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.went.append(float(action[0]))
+        over = len(self.went) == 6
+        won = over and np.mean(self.went) > START[0]
+        return np.zeros(3, np.float32), 0.0, over, False, {"success": bool(won)}
+
+
+gym.register("gym_reach/Reach-v0", entry_point=Reach)
+
+
+def test_a_policy_goes_on_in_the_simulation_that_a_twin_names(
+    make_bundle: Callable[..., act.ActBundle], tmp_path: Path
+) -> None:
+    base, twin = tmp_path / "base", tmp_path / "twin.yaml"
+    act.save(make_bundle(), base)
+    bundle = act.load(base)
+    with torch.inference_mode():
+        rest = {act.STATE: torch.zeros(1, 3), act.ENVIRONMENT: torch.zeros(1, 3)}
+        planned_now = bundle.policy.predict_action_chunk(bundle.preprocessor(rest))
+        START[0] = float(bundle.postprocessor(planned_now[:, 0])[0, 0])
+    environment = {"gym": "gym_reach/Reach-v0", "kwargs": {}}
+    late = TwinParameter(
+        "actuator_response.latency.latency_s", "s", 0.0, 0.1, (0.1, 0.1), True, "made up"
+    )
+    save_twin(Twin("theirs", "theirs", (late,), (), {}, environment), twin)
+    said = list[dict[str, float]]()
+    config = options(base, tmp_path / "run", steps=2, env=TrainingCell(twin=twin))
+    reinforce(config, told=lambda line: said.append(dict(line)))
+    assert said[1]["success"] > said[0]["success"] + 0.1
+    put_in = read_json(tmp_path / "run" / "run.json")["config"]["cell"]["spec"]["parameters"]
+    assert put_in == {"actuator_response.latency": {"latency_s": 0.1}}
+    with pytest.raises(UnusableInputError, match="--method=lerobot"):
+        TrainingCell(twin=twin).cell()
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
