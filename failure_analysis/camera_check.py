@@ -273,6 +273,7 @@ class KnownCamera:
         }
         self.looks = [TakeLook.of(t) for t in takes]
         self.levels = np.concatenate([look.levels for look in self.looks])
+        self.least_moving = min(map(self._moves, takes))
         self.block = np.minimum(np.arange(len(takes)) * BLOCKS // max(len(takes), 1), BLOCKS - 1)
         if len(takes) <= BLOCKS:
             self.block = np.arange(len(takes))
@@ -328,6 +329,11 @@ class KnownCamera:
     def most_clipped(self) -> float:
         """Share of a reference take's pixels without shades above them, at most."""
         return max(map(_clipped, self.takes))
+
+    def _moves(self, samples: CameraSamples) -> float:
+        """Return how far from its usual pose of this take the arm typically is."""
+        away = (samples.pose - np.median(samples.pose, axis=0)) / self.pose_scale
+        return float(np.median(np.sqrt((away**2).sum(axis=1))))
 
     def _others(self, left_out: int | None) -> list[int]:
         takes = range(len(self.takes))
@@ -509,9 +515,10 @@ class KnownCamera:
             why = "a small one would not stand out from how the episodes to compare with differ"
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
         clipped = _clipped(samples) > self.most_clipped + MORE_CLIPPED
-        brighter = told["exposure"].answer is YesNo.YES and told["exposure"].value > 0
-        if clipped and (brighter or told["local_light"].answer is YesNo.YES):
-            spoilt(BY_SHADES, "its bright parts have no shades left")
+        brighter = told["exposure"].answer if told["exposure"].value > 0 else YesNo.NO
+        lit = {brighter, told["local_light"].answer} if clipped else set()
+        may_be = "cover" if YesNo.UNKNOWN in lit else ""  # a light that is just within chance
+        spoilt(BY_SHADES if YesNo.YES in lit else may_be, "its bright parts have no shades left")
         still = self.kind is not Kind.WRIST
         moved = "it has moved", "where it looks" if still else ""
         strange = told["cover"].answer is YesNo.YES and not clipped
@@ -523,6 +530,11 @@ class KnownCamera:
         strange &= YesNo.YES not in {told[q].answer for q in ("moved", "crop", "cover")}
         if strange and self._other_structure(maps, share):
             spoilt("local_light haze", "something may stand before it")
+        if self._moves(samples) < self.least_moving:
+            spoilt(
+                "cover",
+                "its arm moves less than in any of the episodes to compare with, perhaps stands before it",
+            )
         if told["noise"].value < 0:
             spoilt("noise", _unsure(told, ("cover", "sharpness"), "it shows less", "what it shows"))
         for cause, sign, questions, why in SPOILS:

@@ -227,6 +227,20 @@ def test_a_cover_that_would_not_show_is_not_denied() -> None:
     assert told["cover"] is not YesNo.NO
 
 
+@pytest.mark.parametrize("row", [4, 8])
+def test_an_arm_that_stands_before_the_scene_is_no_cover(check: CameraCheck, row: int) -> None:
+    """A failed attempt that ran out of time, its arm somewhere in the picture."""
+    made = attempt(30)
+    rows = np.minimum(np.arange(N), row)
+    frames = replace(made.frames, state=made.frames.state[rows])
+    shown = [list(made.cameras["top"]())[k] for k in rows]
+    samples = sample(replace(made, frames=frames, cameras={"top": lambda: iter(shown)}), "top")
+    assert samples is not None
+    told = {a.question: a for a in check.cameras["top"].judge(samples)}
+    assert {q for q, a in told.items() if a.answer is YesNo.YES} == set()
+    assert told["cover"].answer is YesNo.UNKNOWN
+
+
 @pytest.mark.parametrize("bend", [0.03, 0.08])
 def test_another_lens_is_named_where_corners_show_it_and_else_not_denied(
     check: CameraCheck, bend: float
