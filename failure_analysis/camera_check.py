@@ -522,19 +522,16 @@ class KnownCamera:
         still = self.kind is not Kind.WRIST
         moved = "it has moved", "where it looks" if still else ""
         strange = told["cover"].answer is YesNo.YES and not clipped
-        for asked, lit in BY_PLACE.items():
+        for asked, lights in BY_PLACE.items():
             why = _unsure(told, ("moved", "crop"), *moved)
             if not why and still:
-                why = _unsure(told, lit, "the light has changed", "light")
+                why = _unsure(told, lights, "the light has changed", "light")
             spoilt(asked, why)
         strange &= YesNo.YES not in {told[q].answer for q in ("moved", "crop", "cover")}
         if strange and self._other_structure(maps, share):
             spoilt("local_light haze", "something may stand before it")
         if self._moves(samples) < self.least_moving:
-            spoilt(
-                "cover",
-                "its arm moves less than in any of the episodes to compare with, perhaps stands before it",
-            )
+            spoilt("cover", "its arm moves less than in any other episode: it may stand before it")
         if told["noise"].value < 0:
             spoilt("noise", _unsure(told, ("cover", "sharpness"), "it shows less", "what it shows"))
         for cause, sign, questions, why in SPOILS:

@@ -509,7 +509,7 @@ class _Replays:
         self._begun()
         sent = start.take.frames.action[: len(down)]
         arrived, ways = last(down, sent), list[list[FloatArray]]()
-        spec, same = WorldSpec(roles=self._roles), np.ones(len(down), dtype=bool)
+        spec = WorldSpec(roles=self._roles)
         with (
             contextlib.closing(self._attempts(spec)) as one,
             contextlib.closing(self._attempts(spec)) as other,
@@ -517,8 +517,8 @@ class _Replays:
             for k in range(start.resets + 1):
                 one.reset(seed=k), other.reset(seed=k)
             (model, here), (there_model, there) = (find_model(w.world.env) for w in (one, other))
-            if model is None or there_model is None:
-                return ~same
+            if model is None or here is None or there_model is None or there is None:
+                return np.zeros(len(down), dtype=bool)
             state = np.zeros(mujoco.mj_stateSize(model, STATE))
             held, held_there = (list(inside(w.world.env)) for w in (one, other))
             for k in range(len(down)):

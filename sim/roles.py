@@ -393,7 +393,7 @@ def inside(env: Env, holders: tuple[type, ...] = ()) -> Iterator[Any]:
             for value in _parts(holder):
                 is_object = hasattr(value, "__dict__") and not callable(value)
                 is_object &= not isinstance(value, ModuleType)
-                is_holder = isinstance(value, holders) and len(value) < MOST_HOLDERS
+                is_holder = isinstance(value, holders) and len(cast("Any", value)) < MOST_HOLDERS
                 if (is_object or is_holder) and id(value) not in seen:
                     seen.add(id(value))
                     below.append(value)

@@ -380,9 +380,7 @@ def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, ask
     assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")
 
 
-@pytest.mark.parametrize(
-    ("share", "says"), [(0.76, "Clear the cell"), (0.3, "Watch")]
-)
+@pytest.mark.parametrize(("share", "says"), [(0.76, "Clear the cell"), (0.3, "Watch")])
 def test_who_measured_the_station_already_isnt_told_to_measure_it(share: float, says: str) -> None:
     """Things on the table at 76 %, as its twin told: "Measure first: gaploop identify"."""
     rest = dict.fromkeys((*DIMENSIONS, UNMEASURED), (1.0 - share) / len(DIMENSIONS))
