@@ -517,7 +517,7 @@ class _Replays:
             for k in range(start.resets + 1):
                 one.reset(seed=k), other.reset(seed=k)
             (model, here), (there_model, there) = (find_model(w.world.env) for w in (one, other))
-            if model is None or there_model is None:
+            if model is None or here is None or there_model is None or there is None:
                 return ~same
             state = np.zeros(mujoco.mj_stateSize(model, STATE))
             held, held_there = (list(inside(w.world.env)) for w in (one, other))
