@@ -143,8 +143,7 @@ def _shifted_products(played: FloatArray, y: FloatArray, free: FloatArray) -> Fl
 
     def sums(values: FloatArray, by: FloatArray) -> FloatArray:
         windows = np.lib.stride_tricks.sliding_window_view(values, len(by), axis=2)[:, :, ::-1]
-        by = np.ascontiguousarray(by.T)
-        return np.asarray(np.einsum("wjsn,jn->wjs", windows, by, optimize=False))
+        return np.asarray(np.einsum("wjsn,jn->wjs", windows, np.ascontiguousarray(by.T)))
 
     def with_halves(whole: FloatArray, halves: FloatArray) -> FloatArray:
         both = np.empty((*whole.shape[:2], 2 * whole.shape[2] - 1))
