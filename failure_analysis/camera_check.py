@@ -516,9 +516,9 @@ class KnownCamera:
             told["cover"] = replace(told["cover"], answer=YesNo.UNKNOWN, why=why)
         clipped = _clipped(samples) > self.most_clipped + MORE_CLIPPED
         brighter = told["exposure"].answer if told["exposure"].value > 0 else YesNo.NO
-        lit = {brighter, told["local_light"].answer} if clipped else set()
-        may_be = "cover" if YesNo.UNKNOWN in lit else ""  # a light that is just within chance
-        spoilt(BY_SHADES if YesNo.YES in lit else may_be, "its bright parts have no shades left")
+        light = {brighter, told["local_light"].answer} if clipped else set()
+        may_be = "cover" if YesNo.UNKNOWN in light else ""  # a light that is just within chance
+        spoilt(BY_SHADES if YesNo.YES in light else may_be, "its bright parts have no shades left")
         still = self.kind is not Kind.WRIST
         moved = "it has moved", "where it looks" if still else ""
         strange = told["cover"].answer is YesNo.YES and not clipped

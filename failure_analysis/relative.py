@@ -392,9 +392,12 @@ class Comparison:
                 if self.nearest
                 else ""
             )
+            beyond = "chance"
+            if self.in_a_row:
+                beyond = "what else may have changed as the failures were recorded together"
             return (
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
-                f"chance{near}. What would tell: more labelled episodes, or the policy that ran, "
+                f"{beyond}{near}. What would tell: more labelled episodes, or the policy that ran, "
                 "asked about its demonstrations (--policy.path=… --trained_on=…)."
             )
         why = [s for s in self.separations if s.name != "duration"]
