@@ -33,7 +33,7 @@ from gaploop.failure_analysis.signals.registry import (
 from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, spots
 from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, ArmMotion, TakeView
 
 D, M = GapDimension, FailureMode
 CHANCE: Final = 0.05
@@ -153,6 +153,8 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
     },
 }  # fmt: skip
 """Kinds of figures by what their names begin with; `close:elbow` is of the elbow."""
+FOLLOWED_S: Final = 0.3
+"""Over so long an arm is asked to keep up with its commands."""
 SIGNALS: Final[Mapping[str, tuple[GapDimension | None, FailureMode | None, int, bool]]] = {
     "lag_s": (D.ACTUATOR_RESPONSE, None, 1, False),
     "backlash_rad": (D.ACTUATOR_RESPONSE, None, 1, False),
@@ -225,6 +227,8 @@ def figures_of(
     if view.touch is None:  # the gripper's own current stands for it
         with contextlib.suppress(MissingChannelError):
             values |= pressing(view)
+    if motion is not None:
+        values["speed_gain"] = _speed_reached(motion)
     at_s = dict[str, float]()
     values["duration"] = take.duration_s
     call = failure_mode(view, measured)
@@ -303,6 +307,18 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
         at_s[what] = when_s
     at_s |= {"taken": grasp.close_s, "put": grasp.open_s}
     return grasp
+
+
+def _speed_reached(motion: ArmMotion) -> float:
+    """Return `speed_gain` over `FOLLOWED_S`: no arm follows commands that jump, as chunks' do."""
+    rows = max(1, round(FOLLOWED_S * motion.rate_hz))
+    asked, done = (
+        np.percentile(np.abs(x[rows:] - x[:-rows]), 99, axis=0)[motion.arm_joints]
+        if len(x) > rows else np.zeros(len(motion.arm_joints))
+        for x in (motion.sent_rad, motion.position_rad)
+    )  # fmt: skip
+    fast = asked > max(MOVING_RAD_S * FOLLOWED_S, 0.5 * float(asked.max(initial=0.0)))
+    return float(np.median(done[fast] / asked[fast])) if fast.any() else np.nan
 
 
 def _covered(picture: Image) -> float:

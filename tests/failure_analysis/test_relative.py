@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from failure_analysis_makers import repeated, scene_picture, successes, take
+from failure_analysis_makers import commands, repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, TakeKind
@@ -22,7 +22,7 @@ from gaploop.failure_analysis.reference import (
     load_reference,
     save_reference,
 )
-from gaploop.failure_analysis.relative import TakeFigures, compare
+from gaploop.failure_analysis.relative import TakeFigures, compare, figures_of
 
 
 def real(takes: Sequence[Take]) -> list[Take]:
@@ -109,6 +109,27 @@ def test_cameras_of_a_real_bench_arent_set_against_simulated_pictures() -> None:
         found = diagnose(takes, seen_before=simulated, seen_where="simulation")
         assert found.camera_check is not None
         assert found.camera_check.reference == against
+
+
+@pytest.mark.parametrize("jump_rad", [0.0, 0.03, 0.08])
+def test_commands_that_jump_are_no_slow_arm(jump_rad: float) -> None:
+    """Incident: a policy's jumps between chunks were told as an arm at 0.62 of its speed."""
+    jumps = np.random.default_rng(1).normal(0.0, jump_rad, (len(commands()) // 10 + 1, 6))
+    sent = commands() + np.repeat(jumps, 10, axis=0)[: len(commands())]
+    reading, slow = sent.copy(), commands()
+    for k in range(1, len(sent)):
+        reading[k] = reading[k - 1] + 0.45 * (sent[k] - reading[k - 1])
+        slow[k] = slow[k - 1] + np.clip(sent[k] - slow[k - 1], -0.004, 0.004)
+    joints = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+    reached = [
+        figures_of(
+            take(sent=sent, extra={f"follower.{n}.position_rad": x[:, j]
+                                   for j, n in enumerate(joints)})
+        ).values["speed_gain"]
+        for x in (reading, slow)
+    ]  # fmt: skip
+    assert reached[0] > 0.85
+    assert reached[1] < 0.7
 
 
 def test_without_a_success_nothing_is_named_and_what_would_tell_is_said() -> None:
