@@ -207,7 +207,7 @@ class TakeFigures:
     """One take's figures by name, and when in it they were read [s].
 
     `handled` is what each fixed camera saw of the gripper; `places` where it closed and opened
-    there [px], once that is known.
+    there [px], once that is known; `row_s` the time from one row of joints to the next [s].
     """
 
     values: Mapping[str, float]
@@ -215,6 +215,7 @@ class TakeFigures:
     mode: ModeCall
     handled: Mapping[str, Handled] = field(default_factory=dict)
     places: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+    row_s: float = 0.0
 
 
 def figures_of(
@@ -248,7 +249,8 @@ def figures_of(
             small = [squared(p) for p in seen]
             values |= {f"{k}:{camera}": v for k, v in photometry(small).items() if k in FIGURES}
             values[f"covered:{camera}"] = 100.0 * float(np.median([_covered(p) for p in small]))
-    return TakeFigures(values, at_s, call, seen_handled)
+    row_s = 1.0 / motion.rate_hz if motion is not None else 0.0
+    return TakeFigures(values, at_s, call, seen_handled, row_s=row_s)
 
 
 def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
@@ -472,6 +474,10 @@ def compare(
             apart = np.sqrt(np.mean((places[:, None] - places[None]) ** 2, axis=2))
             np.fill_diagonal(apart, np.nan)
             columns[f"{what}_far"] = np.sort(apart, axis=1)[:, :NEIGHBOURS].mean(axis=1)
+    # A delay is no finer than half a row: between rows it goes with how somebody moves.
+    floors = {name: figure_of(name).floor for name in columns}
+    if "lag_s" in floors:
+        floors["lag_s"] = max(floors["lag_s"], 0.5 * max(r.row_s for r in rows))
     names = []
     for name, column in columns.items():
         known = np.isfinite(column)
@@ -480,7 +486,7 @@ def compare(
             other_driver and kind.by_policy
         ):
             continue
-        if np.ptp(column[known]) >= kind.floor:
+        if np.ptp(column[known]) >= floors[name]:
             names.append(name)
     deals = _deals(n, fails)
     # Dealt the other way round, two groups of one size are as far apart.
@@ -502,7 +508,7 @@ def compare(
     in_a_row = in_order and bool(np.mean(usual <= turns[0]) <= CHANCE)
     told, nearest = list[Separation](), None
     for k, name in enumerate(names):
-        column, floor = columns[name], figure_of(name).floor
+        column, floor = columns[name], floors[name]
         ours, theirs = (column[mask & np.isfinite(column)] for mask in (bad, ~bad))
         here, there = float(np.median(ours)), float(np.median(theirs))
         if name.startswith("mode:"):

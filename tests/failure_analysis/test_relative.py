@@ -75,6 +75,14 @@ def test_that_failures_run_until_the_time_is_up_is_how_they_end_and_no_reason() 
     assert "not why" not in said
 
 
+@pytest.mark.parametrize(("row_s", "named"), [(0.01, True), (0.1, False)])
+def test_a_delay_of_a_third_of_a_row_is_none(row_s: float, named: bool) -> None:
+    """At 10 Hz "36 ms late" was the cause of failures that closed beside the object."""
+    lags_s = [0.0 + 0.002 * k if k % 2 else 0.036 + 0.001 * k for k in range(12)]
+    takes = [replace(row, row_s=row_s) for row in rows(lags_s)]
+    assert bool(compare(takes, [k % 2 == 0 for k in range(12)]).cause) == named
+
+
 def mixed(bad: Sequence[Take]) -> Diagnosis:
     """Return what six failures among eight successes show, in turns."""
     good = list(successes(8))
