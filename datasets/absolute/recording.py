@@ -130,15 +130,9 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
         # The noise of one that stands would be its whole travel.
         stands = _trembles(told) and _trembles(read)
         travel = float(np.ptp(np.r_[told, read]))
-        scale = (
-            100.0 / (travel or 1.0)
-            if grip and not stands
-            else 1.0
-            if grip
-            else math.degrees(1.0)
-            if in_radians
-            else 1.0
-        )
+        scale = math.degrees(1.0) if in_radians and not grip else 1.0
+        if grip and not stands:
+            scale = 100.0 / (travel or 1.0)
         joints.append(RecordedJoint(names[s].removesuffix(".pos"), a, s, scale, grip))
     scales = np.array([j.scale for j in joints])
     episodes = tuple(
