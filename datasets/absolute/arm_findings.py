@@ -532,8 +532,8 @@ class ArmTests:
                     self.everywhere, fix, 50.0, unit="ms", size=late_ms,
                 )  # fmt: skip
             elif size.value > SOON_S:
-                late = f"{late_ms.value:.0f} ms [{late_ms.low:.0f}, {late_ms.high:.0f}]"
-                self.report.untested["a late arm"] = f"it follows after {late}, as slow arms do"
+                after = f"{late_ms.value:.0f} ms [{late_ms.low:.0f}, {late_ms.high:.0f}]"
+                self.report.untested["a late arm"] = f"it follows after {after}, as slow arms do"
             else:
                 self.report.good["action_lag"] = f"the arm follows after {late_ms.value:.0f} ms"
         known = [k for k in known if self.fits[k].explained > TIMED]
