@@ -190,11 +190,8 @@ def read_json(path: Path) -> Any:
         UnusableInputError: the file is missing or isn't JSON, or is nested deeper, or holds longer
             whole numbers, than anything sound.
     """
-    content = read_content(path)
-    if not content.strip():
-        raise UnusableInputError(f"{path} is empty. Restore it or write it anew.")
     try:
-        return parse_json(content)
+        return parse_json(read_content(path))
     except ValueError as error:
         raise UnusableInputError(
             f"{path} is not JSON ({error}). Restore it or write it anew."
@@ -210,6 +207,8 @@ def parse_json(text: str | bytes) -> Any:
             fail in its own way.
     """
     text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    if not text.strip():
+        raise ValueError("it is empty")
     try:
         value = json.loads(text, parse_int=_whole)
     except RecursionError:

@@ -198,7 +198,7 @@ def parse_info(root: Path) -> DatasetInfo:
             )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
     where = root / INFO
-    content = read_content(where)
+    content = read_content(where)  # a file that can't be read isn't a damaged one
     try:
         value = parse_json(content)
         version = str(value["codebase_version"])
@@ -231,8 +231,6 @@ def parse_info(root: Path) -> DatasetInfo:
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         if isinstance(error, KeyError):
             reason = f"it has no {error.args[0]}"
-        if not content.strip():
-            reason = "it is empty"
         fix = "Restore it from a copy"
         if data_files(root):
             fix += f", or make it anew: gaploop check {shlex.quote(str(root))} --fix"

@@ -59,6 +59,10 @@ HANDLED: Final = ("held", "carried", "taken", "put")
 """Figures of what the gripper holds. Without loads, a joint off its command is said to press, and a
 jaw that holds something is such a joint: these go before."""
 LOADS: Final = ("peak_current_a", "load_peak_pct", "force_peak_n")
+WOULD_TELL: Final = (
+    "What would tell: more labelled episodes, or the policy that ran, asked about its "
+    "demonstrations (--policy.path=… --trained_on=…)."
+)
 SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
 
@@ -415,19 +419,14 @@ class Comparison:
                 beyond = "what else may have changed as the failures were recorded together"
             return (
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
-                f"{beyond}{near}. What would tell: more labelled episodes, or the policy that ran, "
-                "asked about its demonstrations (--policy.path=… --trained_on=…)."
+                f"{beyond}{near}. {WOULD_TELL}"
             )
         why = [s for s in self.separations if s.name != "duration"]
         first = self.cause or [*why, *self.separations][0]
         said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "
         said += f"{takes})."
         if not why:  # who doesn't succeed goes on until the time is up
-            said += (
-                " That is how they end, not why. What would tell: the robot measured "
-                "(gaploop identify --measure), or the policy that ran, asked about its "
-                "demonstrations (--policy.path=… --trained_on=…)."
-            )
+            said += f" That is how they end, not why. {WOULD_TELL}"
         if self.in_a_row:
             said += " The failures were recorded together: what else changed then looks the same."
         return said

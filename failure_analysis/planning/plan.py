@@ -486,10 +486,11 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
-        known = bool(quotas) and "reproduction" in summary  # what it couldn't see, its twin has
-        if hidden and not (unclear or known) and "reproduction" in summary:
-            return _look_first(summary["station"])
-        if hidden and not (unclear or known):
+        reproduced = "reproduction" in summary
+        # What it couldn't see, its twin has.
+        if hidden and not unclear and not (quotas and reproduced):
+            if reproduced:
+                return _look_first(summary["station"])
             return f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. " + (
                 ASK_POLICY if _is_elsewhere(summary) else MEASURE
             )

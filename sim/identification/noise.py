@@ -394,16 +394,12 @@ class Outages:
                 likely += np.log(both)
                 is_up, is_down = is_up / both, is_down / both
         weight = np.exp(likely - likely.max())
-        found = {"stale_fraction": begins / (begins + ends), "burst_s": period_s / ends}
-        return {name: _quantiles(values, weight) for name, values in found.items()}
-
-
-def _quantiles(values: FloatArray, weight: FloatArray) -> tuple[float, float, float]:
-    """Return the median of values that count so much, and where 5 % and 95 % are below."""
-    order = np.argsort(values)
-    below = np.cumsum(weight[order]) / weight.sum()
-    middle, low, high = (float(np.interp(q, below, values[order])) for q in (0.5, 0.05, 0.95))
-    return middle, low, high
+        told_of = {"stale_fraction": begins / (begins + ends), "burst_s": period_s / ends}
+        found = dict[str, tuple[float, float, float]]()
+        for name, values in told_of.items():
+            at = np.quantile(values, (0.5, 0.05, 0.95), weights=weight, method="inverted_cdf")
+            found[name] = float(at[0]), float(at[1]), float(at[2])
+        return found
 
 
 def last(down: Mask, values: FloatArray) -> FloatArray:
