@@ -147,7 +147,7 @@ def attempt(world: World, kind: str, seed: int) -> dict[str, Any]:
                     seen[name].append(world.renderer.render().copy())
             steps += 1
             gone = np.linalg.norm(world.hand_m - start) / (np.linalg.norm(to - start) + 1e-9)
-            if np.linalg.norm(world.hand_m - to) < near_m or gone > part:
+            if np.linalg.norm(world.hand_m - to) < near_m or part < min(gone, 1.0):
                 return
 
     go(home, 1.0, 0.0, int(rng.integers(2, 6)))
@@ -155,6 +155,7 @@ def attempt(world: World, kind: str, seed: int) -> dict[str, Any]:
     go(pick, 1.0, 0.008, 80)
     go(pick, 0.0, 0.0, 8)
     go(pick + up, 0.0, 0.015, 80)
+    had = bool(world.block_m[2] > world.table_m + 0.05)
     shut = 0.0
     if kind in ("early", "slip"):
         go(put + up, 0.0, 0.015, 80, rng.uniform(0.3, 0.6))
@@ -171,6 +172,8 @@ def attempt(world: World, kind: str, seed: int) -> dict[str, Any]:
     go(home + np.array([0, 0, 0.05]), 1.0, 0.03, 80)
     well = bool(np.linalg.norm((world.block_m - world.goal_m)[:2]) < 0.05)
     dt_s = world.every * float(world.env.dt)
+    if had == (kind in ("beside", "above")):  # not what was meant to happen
+        kind = "other"
     return {"kind": kind, "ok": well, "t": dt_s * np.arange(len(seen["told"]))} | seen
 
 
@@ -230,7 +233,8 @@ def judged(episodes: Sequence[tuple[str, bool, Take]], sets: int) -> dict[str, A
                 modes, pool = Counter[str](), np.flatnonzero(kinds == kind)
                 for _ in range(sets):
                     bad = rng.choice(pool, min(FAILURES, len(pool)), replace=False)
-                    chosen = np.sort(np.r_[bad, rng.choice(good, SUCCESSES, replace=False)])
+                    well = rng.choice(good, min(SUCCESSES, len(good)), replace=False)
+                    chosen = rng.permutation(np.r_[bad, well])  # in turns
                     modes += _modes([some[k] for k in chosen], np.isin(chosen, bad))
                 out[f"{kind}, {jaw}{what}"] = [modes[right], modes.total(), dict(modes)]
             every = relative.with_pictures(some)  # outcomes play no part in it

@@ -22,7 +22,13 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.modes import ModeCall, failure_mode
+from gaploop.failure_analysis.modes import (
+    PRECEDENCE,
+    SHAKE_RAD,
+    STILL_RAD_S,
+    ModeCall,
+    failure_mode,
+)
 from gaploop.failure_analysis.signals.grip import pressing
 from gaploop.failure_analysis.signals.registry import (
     Evidence,
@@ -31,9 +37,9 @@ from gaploop.failure_analysis.signals.registry import (
     registry,
 )
 from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, spots
-from gaploop.failure_analysis.views.phases import Grasp, grasps
+from gaploop.failure_analysis.views.phases import Grasp, carry_deg, grasps, let_go_on_the_way
 from gaploop.failure_analysis.views.pictures import photometry, squared
-from gaploop.failure_analysis.views.view import MOVING_RAD_S, ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, ArmMotion, TakeView, runs
 
 D, M = GapDimension, FailureMode
 CHANCE: Final = 0.05
@@ -48,16 +54,19 @@ PICTURES: Final = (0, 10, 20, 40)
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
 NEIGHBOURS: Final = 3
+STOPS: Final = 3
+"""So often an arm may stop more in failures than in successes, and read nothing twice for that."""
 JUMP: Final = 4.0
 """Spreads by which a figure must jump where failures were recorded one after another, without an
 overlap, and how somebody drove isn't compared at all: both change over a session by themselves."""
 POSES: Final = ("start", "close", "open", "end")
 """Figures of where a joint is, by its readings."""
-ATTEMPT: Final = (M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT)
-"""The first of these that an episode shows is its mode: the others follow from it."""
 HANDLED: Final = ("held", "carried", "taken", "put")
 """Figures of what the gripper holds. Without loads, a joint off its command is said to press, and a
 jaw that holds something is such a joint: these go before."""
+SEEN_SHARE: Final = 40.0
+"""What a camera shows of taking and putting says something if it shows so much of it where things
+go well [%]; an episode lacks it at half of what successes have."""
 LOADS: Final = ("peak_current_a", "load_peak_pct", "force_peak_n")
 WOULD_TELL: Final = (
     "What would tell: more labelled episodes, or the policy that ran, asked about its "
@@ -65,6 +74,10 @@ WOULD_TELL: Final = (
 )
 SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
+ENDS: Final = ("standstill_s", "never", "closings", "end", "duration")
+"""Figures of how an attempt ended: what it ended by began before."""
+WAITS_S: Final = 0.3
+"""An arm that stands still so soon after it has let go has done what it meant to."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +224,8 @@ class TakeFigures:
     """One take's figures by name, and when in it they were read [s].
 
     `handled` is what each fixed camera saw of the gripper; `places` where it closed and opened
-    there [px], once that is known; `row_s` the time from one row of joints to the next [s].
+    there [px], once that is known; `row_s` the time from one row of joints to the next [s];
+    `carry_deg` the arm's way from closing to opening, as of `views.phases.carry_deg`.
     """
 
     values: Mapping[str, float]
@@ -220,6 +234,7 @@ class TakeFigures:
     handled: Mapping[str, Handled] = field(default_factory=dict)
     places: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     row_s: float = 0.0
+    carry_deg: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
 
 
 def figures_of(
@@ -242,6 +257,11 @@ def figures_of(
     for mode in sorted(call.seen - {M.TIMEOUT, M.MISPLACEMENT}):
         values[f"mode:{mode}"] = 100.0
     grasp = _joints(motion, values, at_s) if motion is not None else None
+    carried = (
+        carry_deg(motion, grasp)
+        if motion is not None and grasp is not None and grasp.released
+        else np.empty((0, 0))
+    )
     seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
         if motion is not None and grasp is not None and grasp.released:
@@ -254,7 +274,7 @@ def figures_of(
             values |= {f"{k}:{camera}": v for k, v in photometry(small).items() if k in FIGURES}
             values[f"covered:{camera}"] = 100.0 * float(np.median([_covered(p) for p in small]))
     row_s = 1.0 / motion.rate_hz if motion is not None else 0.0
-    return TakeFigures(values, at_s, call, seen_handled, row_s=row_s)
+    return TakeFigures(values, at_s, call, seen_handled, row_s=row_s, carry_deg=carried)
 
 
 def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
@@ -292,6 +312,10 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
             values[f"start:{joint}"] = float(np.median(read[:3, k]))
             values[f"end:{joint}"] = float(np.median(read[-3:, k]))
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
+    still = runs(np.asarray((np.abs(motion.velocity_rad_s) <= STILL_RAD_S).all(axis=1)))
+    if len(still[0]):
+        at_s["standstill_s"] = float(motion.t_s[still[0][np.argmax(still[1] - still[0])]])
+    at_s |= dict.fromkeys(("end", "duration"), float(motion.t_s[-1]))
     closings = grasps(motion)
     if not motion.grippers:
         return None
@@ -311,7 +335,8 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
         for k in motion.arm_joints:
             values[f"{what}:{motion.joints[k]}"] = float(read[row, k])
         at_s[what] = when_s
-    at_s |= {"taken": grasp.close_s, "put": grasp.open_s}
+    at_s |= {"taken": grasp.close_s, "put": grasp.open_s, "carried": until_s}
+    at_s["held"] = until_s if grasp.held else grasp.close_s
     return grasp
 
 
@@ -367,6 +392,7 @@ class Comparison:
         in_a_row: failures were recorded one after another, which chance would hardly do.
         least_p: the smallest p that so many takes can reach; above `CHANCE` nothing can be told.
         nearest: the figure that separates best, named or not; None if there is none.
+        on_the_way: which takes let go before the end of the way that successes carry along.
     """
 
     failures: int
@@ -377,6 +403,7 @@ class Comparison:
     separations: tuple[Separation, ...] = ()
     nearest: Separation | None = None
     values: Mapping[str, FloatArray] = field(default_factory=dict)
+    on_the_way: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def shown_by(self, row: int, name: str, failed: NDArray[np.bool_]) -> bool:
         """Say whether a take stands off most successes, on the failures' side, in a figure."""
@@ -421,7 +448,7 @@ class Comparison:
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
                 f"{beyond}{near}. {WOULD_TELL}"
             )
-        why = [s for s in self.separations if s.name != "duration"]
+        why = [s for s in self.separations if s.name.partition(":")[0] not in ("duration", "end")]
         first = self.cause or [*why, *self.separations][0]
         said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "
         said += f"{takes})."
@@ -473,10 +500,17 @@ def compare(
             apart = np.sqrt(np.mean((places[:, None] - places[None]) ** 2, axis=2))
             np.fill_diagonal(apart, np.nan)
             columns[f"{what}_far"] = np.sort(apart, axis=1)[:, :NEIGHBOURS].mean(axis=1)
-    # A delay is no finer than half a row: between rows it goes with how somebody moves.
+    # A delay is no finer than half a row: between rows it goes with how somebody moves. And each
+    # stop of an arm repeats a reading.
     floors = {name: figure_of(name).floor for name in columns}
+    row_s = max(r.row_s for r in rows)
     if "lag_s" in floors:
-        floors["lag_s"] = max(floors["lag_s"], 0.5 * max(r.row_s for r in rows))
+        floors["lag_s"] = max(floors["lag_s"], 0.5 * row_s)
+    if "oscillation_rad" in floors:  # the root mean square of a swing that counts as shaking
+        floors["oscillation_rad"] = SHAKE_RAD / math.sqrt(8.0)
+    if "repeat_share" in floors and "duration" in columns:
+        stops = STOPS * row_s / max(float(np.nanmedian(columns["duration"])), 1e-3)
+        floors["repeat_share"] = max(floors["repeat_share"], stops)
     names = []
     for name, column in columns.items():
         known = np.isfinite(column)
@@ -485,7 +519,10 @@ def compare(
             other_driver and kind.by_policy
         ):
             continue
-        if np.ptp(column[known]) >= floors[name]:
+        unseen = name.partition(":")[0] in ("taken", "put") and (
+            np.percentile(column[known], 75) < SEEN_SHARE
+        )
+        if np.ptp(column[known]) >= floors[name] and not unseen:
             names.append(name)
     deals = _deals(n, fails)
     # Dealt the other way round, two groups of one size are as far apart.
@@ -527,10 +564,22 @@ def compare(
         (s.name.partition(":")[2] in off and s.name.partition(":")[0] in POSES)
         or (off and s.name.endswith("_far"))
     )]  # fmt: skip
-    told.sort(key=lambda s: -s.size)
+    # What comes first in the attempt comes first here; how it ended comes last.
+    begins_s = {s.name: _begins_s(s.name, [r for r, b in zip(rows, bad, strict=True) if b])
+                for s in told}  # fmt: skip
+    told.sort(key=lambda s: (begins_s[s.name], -s.size))
     return Comparison(
-        fails, wells, len(names), in_a_row, least_p, tuple(told), nearest, columns
+        fails, wells, len(names), in_a_row, least_p, tuple(told), nearest, columns,
+        let_go_on_the_way([r.carry_deg for r in rows], ~bad),
     )  # fmt: skip
+
+
+def _begins_s(name: str, rows: Sequence[TakeFigures]) -> float:
+    """Return when in failures a figure is read: 0 if throughout, and last if it is of the end."""
+    kind = name.partition(":")[0]
+    if kind in ENDS:
+        return math.inf
+    return float(np.median([r.at_s.get(kind.removesuffix("_far"), 0.0) for r in rows]))
 
 
 def _ranks(column: FloatArray) -> FloatArray:
@@ -575,29 +624,70 @@ def _deals(n: int, failures: int) -> FloatArray:
 def take_evidence(
     found: Comparison, row: int, figures: TakeFigures, failed: NDArray[np.bool_], fps: float
 ) -> tuple[GapDimension | None, ModeCall, tuple[Evidence, ...]]:
-    """Return what a failed take shows of what sets the failures apart: cause, mode, evidence."""
+    """Return what a failed take shows of what sets the failures apart: cause, mode, evidence.
+
+    The mode is the first that it shows, in time; what came of it, a standstill or the end of time,
+    counts where nothing went before.
+    """
     cause: GapDimension | None = None
-    call = ModeCall(None, None)
-    evidence = list[Evidence]()
-    loads = any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS)
-    for s in found.separations:
+    shown = [s for s in found.separations if found.shown_by(row, s.name, failed)]
+    names = {s.name.partition(":")[0] for s in shown}
+    evidence, calls = list[Evidence](), list[tuple[float, int, ModeCall]]()
+    handled = False
+    for s in shown:
         kind, value = figure_of(s.name), float(found.values[s.name][row])
-        if not found.shown_by(row, s.name, failed):
-            continue
-        name, _, _ = s.name.partition(":")
+        name = s.name.partition(":")[0].removesuffix("_far")
         if name == "mode":
-            if call.mode is None and s.name == f"mode:{figures.mode.mode}":
-                call = replace(figures.mode)
+            own = s.name == f"mode:{figures.mode.mode}"
+            seen = figures.mode if own else ModeCall(M(s.name.partition(":")[2]), None)
+            calls.append((-math.inf, -own, seen))
             continue
+        if name in ("taken", "put") and value > 0.5 * s.well:
+            continue
+        at_s = figures.at_s.get(name)
         said = f"{words_of(s.name, value)[0]}; {words_of(s.name, s.well)[1]} in successes"
-        at_s = figures.at_s.get(name.removesuffix("_far"))
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        mode = M.SLIP if name == "held" and value > kind.floor else kind.mode
-        if name in HANDLED and not loads and call.mode in (M.OBSTRUCTION, M.COLLISION):
-            call = ModeCall(None, None)
-        later = ATTEMPT[ATTEMPT.index(mode) :] if mode in ATTEMPT else ()
-        if mode is not None and (call.mode is None or call.mode in later):
-            call = ModeCall(mode, None)
-    return cause, call, (*evidence[:SHOWN], *call.evidence)
+        mode = _mode_of(name, value, found, row, figures, failed, names)
+        if mode is not None:
+            when_s = at_s if at_s is not None else math.inf if name in ENDS else -math.inf
+            calls.append((when_s, PRECEDENCE.index(mode), ModeCall(mode, None, (evidence[-1],))))
+            handled |= name in HANDLED
+    if handled and not any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS):
+        calls = [c for c in calls if c[2].mode not in (M.OBSTRUCTION, M.COLLISION)]
+    call = min(calls, key=lambda c: c[:2])[2] if calls else ModeCall(None, None)
+    # What speaks for the cause, then for the mode, then the rest.
+    first = [e for e in evidence if figure_of(e.signal).dimension is not None]
+    ordered = dict.fromkeys([*first, *call.evidence, *evidence])
+    return cause, call, tuple(ordered)[: SHOWN + len(call.evidence)]
+
+
+def _mode_of(
+    name: str,
+    value: float,
+    found: Comparison,
+    row: int,
+    figures: TakeFigures,
+    failed: NDArray[np.bool_],
+    shown: set[str],
+) -> FailureMode | None:
+    """Return the mode that a figure shows beside the others that the take shows, if any."""
+    mode = FIGURES[name].mode if name in FIGURES else SIGNALS[name][1]
+    if name == "held":
+        return M.SLIP if value > FIGURES[name].floor else mode
+    held = found.values.get("held", np.full(len(failed), np.nan))
+    well = held[~failed & np.isfinite(held)]
+    if len(well) and np.median(well) >= 50.0:  # the jaws tell
+        if name in ("close", "taken") and held[row] >= BEYOND * np.median(well):
+            return None  # whatever else is so, they had it until they were opened
+        if name in ("open", "carried", "put") and held[row] < FIGURES["held"].floor:
+            return None  # they had nothing
+    if name == "put" and shown & {"open", "open_far"}:
+        return None  # where it opened is another place
+    if name in ("open", "carried"):
+        return M.SLIP if found.on_the_way[row] else M.MISPLACEMENT if name == "open" else None
+    if mode in (M.FROZEN, M.TIMEOUT) and "standstill_s" in shown:
+        let_go_s = figures.at_s.get("open", math.inf) - WAITS_S
+        return None if figures.at_s.get("standstill_s", 0.0) >= let_go_s else mode
+    return mode

@@ -146,6 +146,70 @@ def lift(grasp: Grasp, tool: ToolPath | None) -> tuple[float, float]:
     return float(t_s[lifted[0]]), float(t_s[max(high[-1], lifted[0])])
 
 
+CARRY_POSES: Final = 24
+AS_SUCCESSES: Final = 3
+"""Successes that closed most alike, along whose ways an attempt's own is looked at."""
+ARRIVED: Final = 0.9
+"""Share of the way, from which on what is carried has arrived."""
+WAY_DEG: Final = 2.0
+"""Two ways that are this near are one."""
+
+
+def carry_deg(motion: ArmMotion, grasp: Grasp) -> FloatArray:
+    """Return the arm's poses by its readings from closing to opening, or to where it lost its hold.
+
+    In equal parts of the way, shape (`CARRY_POSES`, n_arm_joints) [degree]; of no rows where it
+    doesn't move.
+    """
+    until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
+    inside = (motion.t_s >= grasp.close_s) & (motion.t_s <= until_s)
+    poses = np.degrees(motion.position_rad[inside][:, motion.arm_joints])
+    steps = np.linalg.norm(np.diff(poses, axis=0), axis=1)
+    if not steps.sum() > WAY_DEG:
+        return np.empty((0, poses.shape[1]))
+    way = np.r_[0.0, np.cumsum(steps)]
+    at = np.linspace(0.0, way[-1], CARRY_POSES)
+    return np.array([np.interp(at, way, column) for column in poses.T]).T
+
+
+def let_go_on_the_way(
+    carries_deg: Sequence[FloatArray], well: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Say which attempts opened along the way that successes carry on, before its end.
+
+    Args:
+        carries_deg: each attempt's `carry_deg`.
+        well: which of them are successes, shape (n,).
+
+    Along means: as near as successes themselves are, at that part, to the ways of others. A way
+    begins where the attempt's own did, and comes to the other's by its end.
+    """
+    moved = [k for k, carry in enumerate(carries_deg) if len(carry)]
+    usual = np.array([k for k in moved if well[k]])
+    found = np.zeros(len(carries_deg), dtype=bool)
+    if len(usual) < 2:
+        return found
+    ways = np.array([carries_deg[k] for k in usual])
+    left = np.linspace(1.0, 0.0, CARRY_POSES)[:, None]
+
+    def nearest(k: int, pose: FloatArray) -> tuple[float, int]:
+        """Return how far a pose is from others that closed most alike, and at which part."""
+        aside = carries_deg[k][0] - ways[:, 0]
+        alike = np.where(usual == k, np.inf, np.linalg.norm(aside, axis=1))
+        among = np.argsort(alike)[: min(AS_SUCCESSES, len(usual) - 1)]
+        away = np.linalg.norm(ways[among] + left * aside[among, None] - pose, axis=2)
+        return float(away.min()), int(np.unravel_index(away.argmin(), away.shape)[1])
+
+    usual_deg = dict[int, float]()
+    for k in moved:
+        away_deg, part = nearest(k, carries_deg[k][-1])
+        if part < ARRIVED * (CARRY_POSES - 1):
+            if part not in usual_deg:
+                usual_deg[part] = max(nearest(w, carries_deg[w][part])[0] for w in usual)
+            found[k] = away_deg <= max(WAY_DEG, usual_deg[part])
+    return found
+
+
 def phase_at(
     motion: ArmMotion,
     t_s: float,

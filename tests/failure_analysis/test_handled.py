@@ -24,7 +24,9 @@ TEXTURE = np.kron(
 ).astype(np.uint8)
 
 
-def attempt(seed: int, drops: bool = False, rolls: bool = False, littered: bool = False) -> Take:
+def attempt(
+    seed: int, drops: bool = False, rolls: bool = False, littered: bool = False, fails: str = ""
+) -> Take:
     """Return a pick and place of two joints, which are where the hand is in the picture.
 
     Args:
@@ -32,17 +34,23 @@ def attempt(seed: int, drops: bool = False, rolls: bool = False, littered: bool 
         rolls: the camera hangs on the hand.
         littered: somebody puts grey sheets where the gripper opens, as it opens; the object
             is red.
+        fails: lets go "early", "elsewhere", or puts it down as others do ("done"); then the arm
+            goes on to where it would have put it, and stands there until time is up.
     """
     rng = np.random.default_rng(seed)
     home, pick = np.array([-0.9, 0.9]), rng.uniform(-0.5, 0.0, 2)
     put = np.array([0.5, -0.2]) + rng.uniform(-0.15, 0.15, 2)
-    stations, times = np.array([home, pick, pick, put, put, home]), [0, 25, 35, 60, 65, 89]
-    hand = np.array([np.interp(range(ROWS), times, stations[:, k]) for k in (0, 1)]).T
-    shut = (np.arange(ROWS) >= 28) & (np.arange(ROWS) < 63)
+    goes = put + np.array([-0.7, 0.5]) if fails == "elsewhere" else put
+    stations, times = np.array([home, pick, pick, goes, goes, home]), [0, 25, 35, 60, 65, 89]
+    if fails:
+        stations, times = np.r_[stations[:5], [put, put]], [0, 25, 35, 60, 65, 80, 170]
+    rows = times[-1] + 1
+    hand = np.array([np.interp(range(rows), times, stations[:, k]) for k in (0, 1)]).T
+    shut = (np.arange(rows) >= 28) & (np.arange(rows) < (48 if fails == "early" else 63))
     lost = 42 if drops else 63
 
     def pictures() -> Iterator[Image]:
-        for row in range(ROWS):
+        for row in range(rows):
             held = hand[min(max(row, 28), lost)]
             drawn = np.roll(TEXTURE, 17 * row, axis=1) if rolls else TEXTURE.copy()
             things = [(held, 9, (200, 40, 30) if littered else 200)]
@@ -55,17 +63,17 @@ def attempt(seed: int, drops: bool = False, rolls: bool = False, littered: bool 
             yield drawn
 
     closed = np.where(shut, SHUT_RAD, OPEN_RAD)
-    state = np.c_[hand + rng.normal(0.0, 0.005, hand.shape), closed]
+    state = np.c_[hand + rng.normal(0.0, 0.001, hand.shape), closed]
     sent = np.c_[hand, closed - np.where(shut, 0.3, 0.0)]
     frames = Frames(
-        np.arange(ROWS) / 30.0, state, sent, sent, np.empty((ROWS, 0)),
-        np.zeros(ROWS, dtype=bool), np.zeros(ROWS, dtype=np.int64),
+        np.arange(rows) / 30.0, state, sent, sent, np.empty((rows, 0)),
+        np.zeros(rows, dtype=bool), np.zeros(rows, dtype=np.int64),
     )  # fmt: skip
     info = TakeInfo(
         f"{seed:04d}", fps=30.0, joint_names=("pan", "lift", "gripper"), units="rad",
         robot_type="other",
     )  # fmt: skip
-    outcome = Outcome.FAILURE if drops else Outcome.SUCCESS
+    outcome = Outcome.FAILURE if drops or fails else Outcome.SUCCESS
     return Take(info, outcome, frames, Telemetry(np.empty(0), {}), cameras={"top": pictures})
 
 
@@ -80,6 +88,20 @@ def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
     assert "frame 63" in first.message
     assert seeing.spots[seeing.takes[0].uid].shape == (192, 512, 3)
     assert "red where the gripper closes" in diagnosis_report(seeing)
+
+
+@pytest.mark.parametrize(
+    ("fails", "mode"), [("early", "slip"), ("elsewhere", "misplacement"), ("done", "unknown")]
+)
+def test_the_first_event_is_the_mode_however_the_attempt_ends(fails: str, mode: str) -> None:
+    """Let go too early: "frozen", since the arm stood until time was up; elsewhere: "missed"."""
+    takes = [attempt(seed, fails=fails if seed % 3 == 0 else "") for seed in range(18)]
+    found = diagnose(takes, images=False)
+    assert {t.mode for t in found.takes} == {mode}
+    assert not any(t.named for t in found.takes)
+    if fails != "done":
+        assert "opens" in found.takes[0].evidence[0].message
+        assert "opens" in found.summary["station"]["says"]
 
 
 def test_where_the_objects_colour_is_stated_nothing_else_counts() -> None:
