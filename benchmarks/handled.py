@@ -147,7 +147,7 @@ def attempt(world: World, kind: str, seed: int) -> dict[str, Any]:
                     seen[name].append(world.renderer.render().copy())
             steps += 1
             gone = np.linalg.norm(world.hand_m - start) / (np.linalg.norm(to - start) + 1e-9)
-            if np.linalg.norm(world.hand_m - to) < near_m or part < min(gone, 1.0):
+            if near_m and (np.linalg.norm(world.hand_m - to) < near_m or gone > part):
                 return
 
     go(home, 1.0, 0.0, int(rng.integers(2, 6)))

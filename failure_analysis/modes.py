@@ -7,7 +7,8 @@ Thresholds are angles and times of a tabletop arm, or multiples of the take's ow
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -430,13 +431,14 @@ THROUGH_S: Final = 0.3
 class ModeCall:
     """A failure mode and why, None where nothing went wrong, and its phase, None where unknown.
 
-    `seen` are all modes that the take shows at any time, recovered from or not.
+    `seen` are all modes that the take shows at any time, recovered from or not, with what first
+    shows each.
     """
 
     mode: FailureMode | None
     phase: Phase | None
     evidence: tuple[Evidence, ...] = ()
-    seen: frozenset[FailureMode] = frozenset()
+    seen: Mapping[FailureMode, Evidence] = field(default_factory=dict)
 
 
 def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
@@ -447,7 +449,8 @@ def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
     # The first event of any arm that the attempt didn't recover from.
     every = [_Arm(m, load_share(view, m), view, measured) for m in motions]
     candidates = [(event, arm) for arm in every for event in arm.events()]
-    seen = frozenset(event.mode for arm in every for event in arm.ever())
+    ever = sorted((e for arm in every for e in arm.ever()), key=lambda e: e.at_s, reverse=True)
+    seen = {event.mode: event.evidence for event in ever}
     # How the take ended, too: out of time, at a standstill, or stopped from outside.
     end_s = max(float(arm.motion.t_s[-1]) for arm in every)
     message = f"after {view.take.duration_s:.1f} s the attempt was still running"
@@ -469,7 +472,7 @@ def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
     )
     if event.mode is M.TIMEOUT and unseen:
         return ModeCall(None, None, evidence, seen)
-    return ModeCall(event.mode, arm.phase(event), evidence, seen | {event.mode})
+    return ModeCall(event.mode, arm.phase(event), evidence, seen | {event.mode: event.evidence})
 
 
 class _Arm:

@@ -104,7 +104,7 @@ class FigureKind:
 
     def show(self, value: float) -> str:
         """Return a value as people read it."""
-        return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}{self.unit}"
+        return f"{value:.0f}{self.unit}" if abs(value) >= 100 else f"{value:.3g}{self.unit}"
 
 
 FIGURES: Final[Mapping[str, FigureKind]] = {
@@ -254,7 +254,7 @@ def figures_of(
     call = failure_mode(view, measured)
     # All that a take shows: an attempt that went on to hold something recovered from it, and it is
     # no less usual for that. Every success lets go, and ends.
-    for mode in sorted(call.seen - {M.TIMEOUT, M.MISPLACEMENT}):
+    for mode in sorted(call.seen.keys() - {M.TIMEOUT, M.MISPLACEMENT}):
         values[f"mode:{mode}"] = 100.0
     grasp = _joints(motion, values, at_s) if motion is not None else None
     carried = (
@@ -638,9 +638,9 @@ def take_evidence(
         kind, value = figure_of(s.name), float(found.values[s.name][row])
         name = s.name.partition(":")[0].removesuffix("_far")
         if name == "mode":
-            own = s.name == f"mode:{figures.mode.mode}"
-            seen = figures.mode if own else ModeCall(M(s.name.partition(":")[2]), None)
-            calls.append((-math.inf, -own, seen))
+            mode = M(s.name.partition(":")[2])
+            own, seen = mode is figures.mode.mode, ModeCall(mode, None, (figures.mode.seen[mode],))
+            calls.append((-math.inf, -own, figures.mode if own else seen))
             continue
         if name in ("taken", "put") and value > 0.5 * s.well:
             continue
@@ -649,10 +649,10 @@ def take_evidence(
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        mode = _mode_of(name, value, found, row, figures, failed, names)
-        if mode is not None:
+        shows = _mode_of(name, value, found, row, figures, failed, names)
+        if shows is not None:
             when_s = at_s if at_s is not None else math.inf if name in ENDS else -math.inf
-            calls.append((when_s, PRECEDENCE.index(mode), ModeCall(mode, None, (evidence[-1],))))
+            calls.append((when_s, PRECEDENCE.index(shows), ModeCall(shows, None, (evidence[-1],))))
             handled |= name in HANDLED
     if handled and not any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS):
         calls = [c for c in calls if c[2].mode not in (M.OBSTRUCTION, M.COLLISION)]
