@@ -570,7 +570,11 @@ def compare(
     told.sort(key=lambda s: (begins_s[s.name], -s.size))
     return Comparison(
         fails, wells, len(names), in_a_row, least_p, tuple(told), nearest, columns,
-        let_go_on_the_way([r.carry_deg for r in rows], ~bad),
+        let_go_on_the_way(
+            [r.carry_deg for r in rows],
+            np.array([r.values.get("carried", math.nan) for r in rows]),
+            ~bad,
+        ),
     )  # fmt: skip
 
 

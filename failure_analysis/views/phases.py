@@ -150,7 +150,11 @@ CARRY_POSES: Final = 24
 AS_SUCCESSES: Final = 3
 """Successes that closed most alike, along whose ways an attempt's own is looked at."""
 ARRIVED: Final = 0.9
-"""Share of the way, from which on what is carried has arrived."""
+"""Share of the way, from which on what is carried has arrived, however soon."""
+EARLY: Final = 0.75
+"""What is carried for less than this share of the time that successes take is let go early."""
+ASIDE: Final = 1.5
+"""Times as far as any success is from the others' ways: farther is another way."""
 WAY_DEG: Final = 2.0
 """Two ways that are this near are one."""
 
@@ -173,16 +177,17 @@ def carry_deg(motion: ArmMotion, grasp: Grasp) -> FloatArray:
 
 
 def let_go_on_the_way(
-    carries_deg: Sequence[FloatArray], well: NDArray[np.bool_]
+    carries_deg: Sequence[FloatArray], carried_s: FloatArray, well: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Say which attempts opened along the way that successes carry on, before its end.
+    """Say which attempts opened early, along the way that successes carry on.
 
     Args:
         carries_deg: each attempt's `carry_deg`.
+        carried_s: how long it carried, shape (n,).
         well: which of them are successes, shape (n,).
 
-    Along means: as near as successes themselves are, at that part, to the ways of others. A way
-    begins where the attempt's own did, and comes to the other's by its end.
+    Along means: about as near as successes themselves are, at that part, to the ways of others. A
+    way begins where the attempt's own did, and comes to the other's by its end.
     """
     moved = [k for k, carry in enumerate(carries_deg) if len(carry)]
     usual = np.array([k for k in moved if well[k]])
@@ -200,13 +205,15 @@ def let_go_on_the_way(
         away = np.linalg.norm(ways[among] + left * aside[among, None] - pose, axis=2)
         return float(away.min()), int(np.unravel_index(away.argmin(), away.shape)[1])
 
-    usual_deg = dict[int, float]()
+    usual_deg, usual_s = dict[int, float](), float(np.median(carried_s[usual]))
     for k in moved:
+        if carried_s[k] >= EARLY * usual_s:
+            continue
         away_deg, part = nearest(k, carries_deg[k][-1])
         if part < ARRIVED * (CARRY_POSES - 1):
             if part not in usual_deg:
                 usual_deg[part] = max(nearest(w, carries_deg[w][part])[0] for w in usual)
-            found[k] = away_deg <= max(WAY_DEG, usual_deg[part])
+            found[k] = away_deg <= max(WAY_DEG, ASIDE * usual_deg[part])
     return found
 
 
