@@ -137,6 +137,7 @@ class ArmTests:
         if recording.why_not:
             report.untested["the arm"] = recording.why_not
             return
+        self._note("rows a second", "", "", Estimate(self.fps, self.fps, self.fps), 0.5)
         self.fits = arm.fit_joints(recording)
         self.rests = [arm.rests_of(recording, k) for k in range(len(self.names))]
         self._wiring()
