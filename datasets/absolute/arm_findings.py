@@ -129,10 +129,14 @@ class ArmTests:
         """Run all tests, the strongest explanation first."""
         recording, report = self.recording, self.report
         if missing := recording.missing_rows:
+            shares = {e: 100.0 * n / recording.lengths[e] for e, n in missing.items()}
+            who, fix = " and ".join(recording.missing_in), f"gaploop check {self.root} --fix"
+            fix += " --drop=true  # leaves these episodes out"
+            if len(missing) == self.total:
+                fix = report.without(list(missing), self.total)
             report.add(
-                "missing", "", "Rows lack values or hold NaN", list(missing), self.total,
-                f"gaploop check {self.root} --fix --drop=true", 100.0,
-                worst=max(missing, key=lambda e: missing[e]),
+                "missing", "", f"Missing, NaN or infinite: {who}, in", shares, self.total, fix,
+                100.0, unit="% of rows", apart="an encoder or cable, a driver that gave up",
             )  # fmt: skip
         if recording.why_not:
             report.untested["the arm"] = recording.why_not
