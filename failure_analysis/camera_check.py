@@ -175,7 +175,7 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
     ),
 }  # fmt: skip
 SPOILT_BY: Final[Mapping[str, str]] = {
-    "size": "", "turned": "", "colour_order": "", "colourless": "white_balance",
+    "size": "", "turned": "flicker", "colour_order": "", "colourless": "white_balance",
     "frozen": " ".join(QUESTIONS), "black": " ".join(QUESTIONS),
 }  # fmt: skip
 """Questions about whole pictures, and what a yes to them leaves no evidence of. Light or a push
@@ -862,13 +862,18 @@ def check_takes(
 
     Of many takes `MOST`, evenly spread, are looked at. None where nothing can be looked at.
     """
+    usual, others = _spread_out(reference), _spread_out(judged)
+    joints = {t.info.joint_names for t in (*usual, *others)}
+    if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*usual, *others)):
+        # Poses of other joints, or such as weren't read, can't be set against each other.
+        usual, others = ([_without_joints(t) for t in takes] for takes in (usual, others))
     samples = [
         {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        for take in _spread_out(reference)
+        for take in usual
     ]
     check = CameraCheck([held for held in samples if held])
     takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take in _spread_out(judged):
+    for take in others:
         seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:
@@ -882,6 +887,11 @@ def check_takes(
         name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
         {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
     )  # fmt: skip
+
+
+def _without_joints(take: Take) -> Take:
+    state = np.empty((len(take.frames), 0))
+    return replace(take, frames=replace(take.frames, state=state))
 
 
 def _spread_out(takes: Sequence[Take]) -> list[Take]:
