@@ -19,6 +19,7 @@ from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
+from gaploop.datasets.columns import ACTION, STATE
 
 ANSWERS: Final = 0.95
 """A reading that goes so well with its command [correlation] answers it, in whatever unit."""
@@ -117,6 +118,9 @@ class ArmTests:
         self.fps, self.unit = recording.info.fps, recording.unit
         self.names = [j.name for j in recording.joints]
         self.root = shlex.quote(str(recording.info.root))
+        features = recording.info.features
+        self.unnamed = not any((features.get(n) or {}).get("names") for n in (ACTION, STATE))
+        """Nothing says which of the joints is a gripper."""
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
         self.trembling: set[int] = set()
@@ -323,7 +327,8 @@ class ArmTests:
                     "clipped_joint", k, f"{self.names[k]} stops at {limit:.3g}{self.unit} while "
                     "its command goes on beyond by", found,
                     "Widen the limit, or calibrate that joint: lerobot-calibrate",
-                    apart="a limit in the driver, of calibration, or an end stop",
+                    apart="a limit in the driver, of calibration, an end stop"
+                    + (", something that a gripper holds" if self.unnamed else ""),
                 )  # fmt: skip
 
     def _stalled(self) -> None:
