@@ -91,13 +91,14 @@ class DatasetInfo:
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
-        """Videos of colours: depth, which LeRobot packs into them, is no picture to look at."""
+        """Pictures of colours, in videos or rows: depth, which LeRobot packs into both, is none."""
 
         def is_depth(spec: Mapping[str, Any]) -> bool:
             details = spec.get("info") or spec.get("video_info") or {}
-            return bool(details.get("is_depth_map") or details.get("video.is_depth_map"))
+            told = details.get("is_depth_map") or details.get("video.is_depth_map")
+            return bool(told) or (spec.get("dtype") == "image" and 1 in (spec.get("shape") or ()))
 
-        return tuple(k for k in self.video_keys if not is_depth(self.features[k]))
+        return tuple(k for k in self.picture_keys if not is_depth(self.features[k]))
 
     @property
     def picture_keys(self) -> tuple[str, ...]:

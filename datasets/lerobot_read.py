@@ -73,7 +73,7 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
     info, rows = table.info, table.rows_of(episode.index)
     path = telemetry_path(info.root, episode.info.uid)
     cameras: dict[str, Images] = {}
-    for key in info.video_keys:
+    for key in info.camera_keys:
         pictures = pictures_of(info, episode, key)
         if pictures is not None:
             cameras[key.removeprefix(columns.IMAGES)] = pictures
@@ -169,7 +169,9 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     more = f"Find out more with: gaploop check {path.parents[2]}"
     errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_BATCH, columns=[feature, "episode_index"]):
+        groups = [n for n in range(file.num_row_groups) if _may_hold(file, n, episode)]
+        columns_read = [feature, "episode_index"]
+        for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns_read):
             if episode is not None:
                 batch = batch.filter(pc.equal(batch["episode_index"], episode))
             for cell in batch[feature].to_pylist():
@@ -178,6 +180,16 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
                     yield np.asarray(picture.convert("RGB"))
+
+
+def _may_hold(file: pq.ParquetFile, group: int, episode: int | None) -> bool:
+    """Say whether a group of rows, of which LeRobot writes one an episode, may hold an episode."""
+    about = file.metadata.row_group(group)
+    for k in range(about.num_columns if episode is not None else 0):
+        known = about.column(k)
+        if known.path_in_schema == "episode_index" and known.is_stats_set:
+            return bool(known.statistics.min <= episode <= known.statistics.max)
+    return True
 
 
 def load_takes(path: Path) -> Iterator[Take]:

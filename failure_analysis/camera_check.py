@@ -10,7 +10,7 @@ any place: limits follow from the reference, `ERROR_RATE` and how finely picture
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -86,6 +86,33 @@ LIES_BETTER: Final = {"bend": "through_lens"} | dict.fromkeys(
 """What says so of each number about place."""
 
 
+def _quarter(picture: NDArray[Any], times: int) -> NDArray[Any]:
+    """Turn a kept picture by 90° to the left, so many times; its sides are swapped back."""
+    turned = np.ascontiguousarray(np.rot90(picture, times))
+    return np.asarray(cv2.resize(turned, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA))
+
+
+UPRIGHT: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    "mirrored left to right": lambda p: p[:, ::-1],
+    "mirrored top to bottom": lambda p: p[::-1],
+    "turned by 180°": lambda p: p[::-1, ::-1],
+    "turned by 90° to the right": lambda p: _quarter(p, 1),
+    "turned by 90° to the left": lambda p: _quarter(p, -1),
+}
+"""What may have been done to whole pictures, and what undoes it."""
+FITS: Final = 0.75
+"""Share of how well reference takes fit each other from which on turned pictures fit; as they are
+they must fit by less than half of that, as those of no scene that looks alike turned do."""
+COLOUR_FITS: Final = 0.5
+"""The same of how red places are to how blue they are."""
+GREY: Final = (4, 20)
+"""Spread of the channels, of the most colourful hundredth of a take's pixels, up to which it shows
+no colour, and from which on a reference take does [levels]."""
+FROZEN: Final = (0.5, 2.0)
+"""How much pixels typically change over a take that shows one picture, and over a reference take,
+as long as the arm moves [levels]."""
+
+
 type Still = tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]
 
 
@@ -147,6 +174,12 @@ QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
         "is covered in part, or something new stands before it", ("cover",), "", 3.0
     ),
 }  # fmt: skip
+SPOILT_BY: Final[Mapping[str, str]] = {
+    "size": "", "turned": "flicker", "colour_order": "", "colourless": "white_balance",
+    "frozen": " ".join(QUESTIONS), "black": " ".join(QUESTIONS),
+}  # fmt: skip
+"""Questions about whole pictures, and what a yes to them leaves no evidence of. Light or a push
+does none of it: a single take that shows it is told."""
 BY_PLACE: Final[Mapping[str, tuple[str, ...]]] = {
     "local_light": (), "vignette": ("local_light",),
     "cover": ("exposure", "white_balance", "local_light"),
@@ -482,8 +515,63 @@ class KnownCamera:
                 units[key] = Unit(middle, spread, float(apart.max()), len(values), blocks)
         return units
 
+    @cached_property
+    def _fits(self) -> tuple[float, float]:
+        """How well reference takes fit the others: by edges that stay, by colour [correlation]."""
+        rows = [
+            (_alike(self.looks[k].edges, self._still(tuple(self._others(int(self.block[k]))))[2]),
+             _alike(_red_to_blue(take), self._colour))
+            for k, take in enumerate(self.takes)
+        ]  # fmt: skip
+        edges, colour = np.median(np.array(rows), axis=0)
+        return float(edges), float(colour)
+
+    @cached_property
+    def _colour(self) -> Grey:
+        return np.asarray(np.median([_red_to_blue(t) for t in self.takes], axis=0), np.float32)
+
+    def put_right(self, samples: CameraSamples) -> tuple[CameraSamples, list[CameraAnswer]]:
+        """Return a take's pictures as this camera's usually lie, and what had been done to them."""
+        said = dict.fromkeys(list(SPOILT_BY)[1:], "")
+        if len(self.takes) >= LEAST and samples.pictures.mean() <= BLACK:
+            said["black"] = "its pictures are black"
+        elif len(self.takes) >= LEAST:
+            fits, coloured = self._fits
+            edges = TakeLook.of(samples).edges
+            now = {how: _alike(undo(edges), self.edges) for how, undo in UPRIGHT.items()}
+            how, lies = max(now, key=lambda name: now[name]), _alike(edges, self.edges)
+            if fits > ALIKE and now[how] > FITS * fits and lies < 0.5 * now[how]:
+                said["turned"], lies = f"its pictures are {how}", now[how]
+                height, width = samples.size_px
+                back = "90" in how and (width, height) == self.takes[0].size_px
+                samples = replace(
+                    samples, pictures=np.stack([UPRIGHT[how](p) for p in samples.pictures]),
+                    size_px=(width, height) if back else (height, width),
+                )  # fmt: skip
+            colour = _alike(_red_to_blue(samples), self._colour)
+            if lies > FITS * fits and coloured > ALIKE and colour < -COLOUR_FITS * coloured:
+                said["colour_order"] = "red and blue are swapped in its pictures"
+                of = samples.measures
+                samples = replace(
+                    samples, pictures=samples.pictures[..., ::-1],
+                    measures=of | {"red": of["blue"], "blue": of["red"]},
+                )  # fmt: skip
+            if _colours(samples) <= GREY[0] and min(map(_colours, self.takes)) >= GREY[1]:
+                said["colourless"] = "its pictures are grey, without colour"
+            moves = samples.has_joints and self._moves(samples) > 0.5 * self.least_moving
+            if (
+                moves
+                and _changes(samples) < FROZEN[0]
+                and min(map(_changes, self.takes)) > FROZEN[1]
+            ):
+                said["frozen"] = "it shows one picture while the arm moves"
+        return samples, [
+            CameraAnswer(self.name, q, YesNo.YES if why else YesNo.NO, q, 0.0, 1.0, why=why)
+            for q, why in said.items()
+        ]
+
     def judge(self, samples: CameraSamples) -> list[CameraAnswer]:
-        """YesNo every question about this camera in a take."""
+        """YesNo every question about this camera in a take, put right."""
         if len(self.takes) < LEAST:
             why = f"{len(self.takes)} episodes to compare with; {LEAST} are needed"
             return [
@@ -611,8 +699,18 @@ class CameraCheck:
 
     def judge(self, take: Mapping[str, CameraSamples]) -> list[CameraAnswer]:
         """YesNo every question about every camera of a take that the reference has, too."""
-        shown = {name: samples for name, samples in take.items() if name in self.cameras}
-        found = [a for name, samples in shown.items() for a in self.cameras[name].judge(samples)]
+        shown, found = dict[str, CameraSamples](), list[CameraAnswer]()
+        for name, samples in take.items():
+            if (camera := self.cameras.get(name)) is not None:
+                shown[name], whole = camera.put_right(samples)
+                yes = [a for a in whole if a.answer is YesNo.YES]
+                spoilt = {q: a.why for a in yes for q in SPOILT_BY[a.question].split()}
+                found += whole + [
+                    replace(a, answer=YesNo.UNKNOWN, why=spoilt[a.question])
+                    if a.question in spoilt else a for a in camera.judge(shown[name])
+                ]  # fmt: skip
+                if len(spoilt) > 1:
+                    del shown[name]
         for one, other in itertools.combinations(shown, 2):
             found += self._swapped(one, other, shown)
         return found
@@ -707,7 +805,7 @@ class CameraReport:
             by_chance = sum(
                 math.comb(n, j) * OFTEN**j * (1 - OFTEN) ** (n - j) for j in range(k, n + 1)
             )
-            if yes and by_chance <= OFTEN:
+            if yes and (by_chance <= OFTEN or key[1] in SPOILT_BY):
                 result[key] = sorted(yes, key=lambda a: abs(a.value) / max(a.reach, 1e-9))
         return result
 
@@ -753,7 +851,8 @@ class CameraReport:
 def dimension_of(question: str) -> GapDimension:
     """Return the gap dimension that a yes to a question speaks for."""
     asked = QUESTIONS.get(question)
-    return asked.dimension if asked else GapDimension.VISUAL_DOMAIN
+    turned = GapDimension.SPATIAL_GEOMETRY if question == "turned" else GapDimension.VISUAL_DOMAIN
+    return asked.dimension if asked else turned
 
 
 def check_takes(
@@ -763,13 +862,18 @@ def check_takes(
 
     Of many takes `MOST`, evenly spread, are looked at. None where nothing can be looked at.
     """
+    usual, others = _spread_out(reference), _spread_out(judged)
+    joints = {t.info.joint_names for t in (*usual, *others)}
+    if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*usual, *others)):
+        # Poses of other joints, or such as weren't read, can't be set against each other.
+        usual, others = ([_without_joints(t) for t in takes] for takes in (usual, others))
     samples = [
         {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        for take in _spread_out(reference)
+        for take in usual
     ]
     check = CameraCheck([held for held in samples if held])
     takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take in _spread_out(judged):
+    for take in others:
         seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:
@@ -783,6 +887,11 @@ def check_takes(
         name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
         {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
     )  # fmt: skip
+
+
+def _without_joints(take: Take) -> Take:
+    state = np.empty((len(take.frames), 0))
+    return replace(take, frames=replace(take.frames, state=state))
 
 
 def _spread_out(takes: Sequence[Take]) -> list[Take]:
@@ -808,6 +917,30 @@ def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -
         marked[..., 0] = 255 * camera.edges
         marked[..., 1] = 255 * lasting_edges(samples.pictures)
     return np.hstack([camera.usual, picture, marked])
+
+
+def _alike(a: Grey, b: Grey) -> float:
+    """Return the correlation of two pictures, a little blurred; 0 where one shows nothing."""
+    one, two = (cv2.GaussianBlur(np.ascontiguousarray(p), (0, 0), 1.5).ravel() for p in (a, b))
+    flat = min(float(one.std()), float(two.std())) < 1e-3
+    return 0.0 if flat else float(np.corrcoef(one, two)[0, 1])
+
+
+def _red_to_blue(samples: CameraSamples) -> Grey:
+    """Return how red a take's still picture is, to how blue [stops], shape (HEIGHT, WIDTH)."""
+    stops = np.log2(np.median(samples.pictures, axis=0).astype(np.float32) + 4.0)
+    return np.asarray(stops[..., 0] - stops[..., 2], dtype=np.float32)
+
+
+def _colours(samples: CameraSamples) -> float:
+    """Return how far apart channels are in the most colourful hundredth of a take [levels]."""
+    return float(np.percentile(np.ptp(samples.pictures, axis=-1), 99))
+
+
+def _changes(samples: CameraSamples) -> float:
+    """Return how much the tenth of pixels that change most do over a take [levels]."""
+    grey = samples.pictures.astype(np.float32).mean(axis=-1)
+    return float(np.percentile(np.abs(grey - np.median(grey, axis=0)).mean(axis=0), 90))
 
 
 def _patches(cells: FloatArray) -> FloatArray:

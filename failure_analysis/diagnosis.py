@@ -374,9 +374,7 @@ def diagnose(
     summary["labels_learned_from"] = labels
     report = None
     if images and failures:
-        real = any(f.take.info.domain is Domain.REAL for f in failures)
-        drawn = real and all(take.info.domain is Domain.SIM for take in seen_before)
-        before = () if drawn else seen_before
+        before = () if only_drawn(seen_before, [f.take for f in failures]) else seen_before
         well = [take for take in every if take.outcome is Outcome.SUCCESS]
         name = seen_where if before else "this set's successes"
         report = check_takes(before or well, [f.take for f in failures], name)
@@ -386,6 +384,12 @@ def diagnose(
     if statistics is not None:
         summary["across"] = statistics.to_json()
     return Diagnosis(uuid7(), source, found, summary, statistics, base, report, spots)
+
+
+def only_drawn(seen_before: Sequence[Take], takes: Sequence[Take]) -> bool:
+    """Say whether real pictures would be set against simulated ones."""
+    real = any(take.info.domain is Domain.REAL for take in takes)
+    return real and all(take.info.domain is Domain.SIM for take in seen_before)
 
 
 def _set_apart(

@@ -366,10 +366,11 @@ def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> N
     Raises:
         UnusableInputError: where the first is.
     """
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    if bad.any():
+    bad = np.argwhere(~np.isfinite(values.reshape(len(values), -1)))
+    if len(bad):
+        frame, entry = bad[0].tolist()
         raise UnusableInputError(
-            f"{root}: episode {episode} has NaN or infinite {name} at frame "
-            f"{int(np.argmax(bad))}. Remove the episode with gaploop edit delete, or record it "
+            f"{root}: episode {episode} has NaN or infinite {name}, entry {entry}, at frame "
+            f"{frame}. Remove the episode with gaploop edit delete, or record it "
             "again."
         )

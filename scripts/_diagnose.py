@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
@@ -14,13 +15,19 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin, load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.absolute.examine import examine
-from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import (
+    MISTAKES,
+    AbsoluteFinding,
+    AbsoluteReport,
+    set_beside,
+)
 from gaploop.datasets.labels import open_labelled
-from gaploop.datasets.layout import is_dataset
+from gaploop.datasets.layout import is_dataset, read_info
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.datasets.v3_files import recorded_success
 from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.attribution import engineer_labels
+from gaploop.failure_analysis.camera_check import check_takes
 from gaploop.failure_analysis.cameras import CameraReference
 from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
 from gaploop.failure_analysis.diagnosis import (
@@ -83,13 +90,11 @@ def run(config: DiagnoseConfig) -> int:
         options.emit(False, {}, "" if config.json else f"Curves: {page}\n")
     first = {"absolute": report.to_json()} if report is not None else {}
     if report is not None and _no_outcome(config):
-        root = config.dataset.folder()
         text = "No episode has an outcome, so this is what commands, readings and pictures show by "
-        text += f"themselves. To set failures against successes, label them: {_how_to_label(root)}"
-        if config.reference is not None:
-            text += f"\n--reference={config.reference} was not looked at: "
-            text += "only episodes with an outcome are set against it."
-        options.emit(config.json, first, text)
+        text += "themselves. To set failures against successes, label them: "
+        text += _how_to_label(config.dataset.folder())
+        beside, lines = _beside(config, report)
+        options.emit(config.json, first | beside, "\n".join([*lines, text]))
         return 0
     found = _diagnosed(config, report)
     lines = [*diagnosis_lines(found), str(_folder(config) / "report.html")]
@@ -144,6 +149,35 @@ def _in_twin(finding: AbsoluteFinding, twin: Twin) -> AbsoluteFinding:
 def _no_outcome(config: DiagnoseConfig) -> bool:
     episodes = open_labelled(config.dataset.folder()).episodes
     return bool(episodes) and all(e.outcome is Outcome.UNLABELLED for e in episodes)
+
+
+def _beside(config: DiagnoseConfig, report: AbsoluteReport) -> tuple[dict[str, Any], list[str]]:
+    """Return in what episodes without outcomes differ from those that are given as usual."""
+    usual = config.reference or config.trained_on
+    if usual is None:
+        return {}, []
+    if not is_dataset(usual):
+        option = "--reference" if config.reference else "--trained_on"
+        return {}, [f"{option}={usual} was not looked at: only a dataset's episodes are set beside "
+                    "episodes without an outcome."]  # fmt: skip
+    with options.progress(f"Looking at {usual}"):
+        there = examine(usual, pictures=config.pictures)
+        differs, lines = set_beside(report, there)
+        both, cameras = (usual, report.root), None
+        named = [set(read_info(root).camera_keys) for root in both]
+        if config.pictures and named[0] & named[1]:
+            seen, takes = (list(load_takes(root)) for root in both)
+            if not diagnosis.only_drawn(seen, takes):
+                cameras = check_takes(seen, takes, usual.resolve().name)
+    found = {"beside": [d.to_json() for d in differs]}
+    if cameras is not None:
+        found, lines = found | {"camera_check": cameras.to_json()}, [*lines, *cameras.lines()]
+    more = " ".join(shlex.quote(str(root)) for root in both)
+    return found, [
+        *lines,
+        f"A difference is no cause by itself. More: gaploop check {more} --history",
+        "",
+    ]
 
 
 def _how_to_label(root: Path) -> str:

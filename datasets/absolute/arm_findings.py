@@ -19,6 +19,7 @@ from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
+from gaploop.datasets.columns import ACTION, STATE
 
 ANSWERS: Final = 0.95
 """A reading that goes so well with its command [correlation] answers it, in whatever unit."""
@@ -117,6 +118,9 @@ class ArmTests:
         self.fps, self.unit = recording.info.fps, recording.unit
         self.names = [j.name for j in recording.joints]
         self.root = shlex.quote(str(recording.info.root))
+        features = recording.info.features
+        self.unnamed = not any((features.get(n) or {}).get("names") for n in (ACTION, STATE))
+        """Nothing says which of the joints is a gripper."""
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
         self.trembling: set[int] = set()
@@ -129,14 +133,19 @@ class ArmTests:
         """Run all tests, the strongest explanation first."""
         recording, report = self.recording, self.report
         if missing := recording.missing_rows:
+            shares = {e: 100.0 * n / recording.lengths[e] for e, n in missing.items()}
+            who, fix = " and ".join(recording.missing_in), f"gaploop check {self.root} --fix"
+            fix += " --drop=true  # leaves these episodes out"
+            if len(missing) == self.total:
+                fix = report.without(list(missing), self.total)
             report.add(
-                "missing", "", "Rows lack values or hold NaN", list(missing), self.total,
-                f"gaploop check {self.root} --fix --drop=true", 100.0,
-                worst=max(missing, key=lambda e: missing[e]),
+                "missing", "", f"Missing, NaN or infinite: {who}, in", shares, self.total, fix,
+                100.0, unit="% of rows", apart="an encoder or cable, a driver that gave up",
             )  # fmt: skip
         if recording.why_not:
             report.untested["the arm"] = recording.why_not
             return
+        self._note("rows a second", "", "", Estimate(self.fps, self.fps, self.fps), 0.5)
         self.fits = arm.fit_joints(recording)
         self.rests = [arm.rests_of(recording, k) for k in range(len(self.names))]
         self._wiring()
@@ -318,7 +327,8 @@ class ArmTests:
                     "clipped_joint", k, f"{self.names[k]} stops at {limit:.3g}{self.unit} while "
                     "its command goes on beyond by", found,
                     "Widen the limit, or calibrate that joint: lerobot-calibrate",
-                    apart="a limit in the driver, of calibration, or an end stop",
+                    apart="a limit in the driver, of calibration, an end stop"
+                    + (", something that a gripper holds" if self.unnamed else ""),
                 )  # fmt: skip
 
     def _stalled(self) -> None:

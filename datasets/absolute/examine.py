@@ -60,7 +60,7 @@ class EpisodeTests:
         self._tasks()
         if self.looked:
             left = self.total - len(self.recording.missing_rows) - self.looked
-            if left:
+            if left > 0:
                 what = f"motion in {left} of {self.total} episodes"
                 self.report.untested[what] = f"{self.looked} are looked at, spread evenly"
             self._motion()

@@ -363,6 +363,41 @@ def trends(days: Sequence[Day]) -> list[Trend]:
     return sorted(found, key=lambda trend: -trend.share)
 
 
+def set_beside(ours: AbsoluteReport, usual: AbsoluteReport) -> tuple[list[Trend], list[str]]:
+    """Return the figures in which a recording differs from another, and the lines that say so.
+
+    Neither needs an outcome, and a difference is no cause. What both show is said of both: a policy
+    that did well had it, too.
+    """
+    there = usual.root.resolve().name
+    names = {(f.what, f.about) for f in ours.figures} & {(f.what, f.about) for f in usual.figures}
+    if not names:
+        return [], [f"Nothing to set beside {there}: no joint or camera of both is told from "
+                    f"{FEWEST} episodes of each."]  # fmt: skip
+    found = trends([(there, usual.figures), (ours.root.resolve().name, ours.figures)])
+    lines, alike = list[str](), dict[str, list[Trend]]()
+    for trend in found:  # what several joints or cameras show is said once
+        alike.setdefault(trend.figure.what, []).append(trend)
+    for first, *others in alike.values():
+        was, now = (
+            f"{v.value:.3g} {first.figure.unit}".rstrip() + f" [{v.low:.3g}, {v.high:.3g}]"
+            for _, _, v in first.stretches
+        )
+        line = f"  {first.figure.name}: {now}; {there} has {was}".replace(" °", "°")
+        if others:
+            sizes = [(o.figure.about, *(s.value for _, _, s in o.stretches)) for o in others]
+            line += ". Likewise " + ", ".join(f"{a} {y:.3g} ({x:.3g})" for a, x, y in sizes)
+        lines.append(f"{line}.")
+    both = {(f.kind, f.about): f for f in usual.findings}
+    for f in ours.findings:
+        if too := both.get((f.kind, f.about)):
+            who = f" of {f.about}" if f.about else ""
+            lines.append(f"  {f.kind}{who}{f.number()}; {there} has it, too{too.number()}.")
+    if same := sorted({what for what, _ in names} - set(alike)):
+        lines.append(f"  No different beyond chance: {', '.join(same)}.")
+    return found, [f"Beside {usual.episodes} episodes of {there}:", *lines]
+
+
 def pooled(sizes: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates, with an interval from theirs and from how they scatter."""
     values = np.array([s.value for s in sizes])

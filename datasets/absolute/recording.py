@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets import layout
@@ -22,6 +23,8 @@ TICKS_FROM: Final = 1080.0
 """No joint turns by three turns; encoders of 4096 steps read no less than 0."""
 EPISODES: Final = 200
 """Episodes looked at, spread evenly; more tell hardly more."""
+FEW: Final = 0.02
+"""Share of an episode's rows that may be filled from their neighbours."""
 READ: Final = 0.1
 """Share of a correlation's lack, from the command's own row to the next: below it the command
 follows from the number."""
@@ -70,6 +73,10 @@ class MotionRecording:
         unit: of the arm's joints as sentences write it: "°", or "" where values may be degrees or
             LeRobot's -100 to 100, which are alike to a half.
         why_not: why there are no joints to look at; "" where there are.
+        missing_rows: by episode, how many rows hold something missing, NaN or infinite. Such
+            episodes aren't looked at, unless single rows are all.
+        missing_in: which entries of action and state do, in words. A joint that most episodes lack
+            isn't looked at.
     """
 
     info: DatasetInfo
@@ -79,6 +86,7 @@ class MotionRecording:
     unit: str = "°"
     why_not: str = ""
     missing_rows: dict[int, int] = field(default_factory=dict)
+    missing_in: tuple[str, ...] = ()
 
     @property
     def arm(self) -> list[int]:
@@ -109,17 +117,28 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
         lacks = " and ".join(n for n in (ACTION, STATE) if n not in vectors)
         return MotionRecording(info, lengths, why_not=f"there is no {lacks}")
     action, state = (np.concatenate([_numbers(t, n) for t in tables]) for n in (told, STATE))
-    whole = np.isfinite(action).all(axis=1) & np.isfinite(state).all(axis=1)
-    missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
+    lacks = ~np.isfinite(np.concatenate([action, state], axis=1))
+    missing = {e: int(lacks[a:b].any(axis=1).sum()) for e, (a, b) in rows.items()}
     missing = {e: n for e, n in missing.items() if n}
-    usable = [e for e in rows if e not in missing]
+    missing_in = list[str]()
+    for name, bad in zip((told, STATE), np.split(lacks, [action.shape[1]], axis=1), strict=True):
+        of = [str(n) for n, odd in zip(info.names(name), bad.any(axis=0), strict=False) if odd]
+        whose = "" if len(of) == bad.shape[1] else f"{layout.numbers(of, 4)} of "
+        missing_in += [f"{whose}{name}"] if bad.any() else []
+    gone_a, gone_s = (_fill(values, list(rows.values())) for values in (action, state))
+    whole = np.isfinite(action[:, ~gone_a]).all(axis=1)
+    whole &= np.isfinite(state[:, ~gone_s]).all(axis=1)
+    usable = [e for e, (a, b) in rows.items() if whole[a:b].all()]
     if len(usable) > at_most:
         at = np.linspace(0, len(usable) - 1, at_most).astype(int)
         usable = [usable[k] for k in np.unique(at)]
-    pairs = _pairs(info, action[whole], state[whole])
+    read = [np.where(gone, 0.0, v[whole]) for v, gone in ((action, gone_a), (state, gone_s))]
+    pairs = [(a, s) for a, s in _pairs(info, *read) if not gone_a[a] and not gone_s[s]]
+    of_missing: dict[str, Any] = {"missing_rows": missing, "missing_in": tuple(missing_in)}
     if not pairs or not usable:
-        why = "no joint of the state answers one of the action" if usable else "values are missing"
-        return MotionRecording(info, lengths, why_not=why, missing_rows=missing)
+        alike = usable and not gone_a.all() and not gone_s.all()
+        why = "no joint of the state answers one of the action" if alike else "values are missing"
+        return MotionRecording(info, lengths, why_not=why, **of_missing)
     names = info.names(STATE)
     is_hand = [is_grip(names[s]) for _, s in pairs]
     body = [s for (_, s), grip in zip(pairs, is_hand, strict=True) if not grip]
@@ -145,9 +164,25 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     )
     far = max((float(np.abs(state[whole][:, body]).max(initial=0.0))), 0.0)
     unit = "°" if in_radians or far > 101.0 else ""
-    recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", missing)
+    recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", **of_missing)
     why = _no_positions(recording)
-    return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
+    return MotionRecording(info, lengths, why_not=why, **of_missing) if why else recording
+
+
+def _fill(values: FloatArray, episodes: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Fill single missing rows where an episode lacks few; return the columns that most lack."""
+    lacking = np.zeros(values.shape[1])
+    for a, b in episodes:
+        bad = ~np.isfinite(values[a:b])
+        if not bad.any():
+            continue
+        lone = bad & (bad.mean(axis=0) <= FEW)
+        lone[:1], lone[-1:] = False, False
+        lone[1:-1] &= ~bad[:-2] & ~bad[2:]
+        for row, column in np.argwhere(lone):
+            values[a + row, column] = values[[a + row - 1, a + row + 1], column].mean()
+        lacking += (~np.isfinite(values[a:b])).any(axis=0)
+    return np.asarray(2 * lacking > len(episodes))
 
 
 def _trembles(values: FloatArray) -> bool:

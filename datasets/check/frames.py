@@ -99,6 +99,15 @@ class EpisodeRows:
     checksum: int = 0
 
 
+@dataclass
+class NotFinite:
+    """Where a feature of one file holds NaN, infinity or nothing: rows, entries, episodes."""
+
+    rows: list[int] = field(default_factory=list)
+    entries: set[int] = field(default_factory=set)
+    episodes: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class Scan:
     """What the frames of a dataset hold.
@@ -107,13 +116,13 @@ class Scan:
         rows: number of rows that could be read.
         runs: in order of rows.
         moments: numeric feature to its statistics, one row per run.
-        not_finite: (file, feature) to rows of that file with NaN, infinity or nothing.
+        not_finite: (file, feature) to what holds NaN, infinity or nothing there.
     """
 
     rows: int
     runs: list[EpisodeRows]
     moments: Mapping[str, RunMoments]
-    not_finite: Mapping[tuple[str, str], list[int]]
+    not_finite: Mapping[tuple[str, str], NotFinite]
 
     @property
     def whole(self) -> bool:
@@ -128,7 +137,7 @@ class Scanner:
         self._fps = info.fps
         self._numeric = numeric_features(info)
         self._parts: dict[str, list[RunMoments]] = {name: [] for name in self._numeric}
-        self._bad: dict[tuple[str, str], list[int]] = {}
+        self._bad = defaultdict[tuple[str, str], NotFinite](NotFinite)
         self._runs: list[EpisodeRows] = []
         self._rows = 0
         self._file_rows = Counter[str]()
@@ -145,10 +154,12 @@ class Scanner:
             if key not in table.column_names:
                 continue
             values[key] = matrix(table[key], width)
-            bad = np.flatnonzero(~np.isfinite(values[key]).all(axis=1))
-            if len(bad):
-                rows = (bad + self._file_rows[name]).tolist()
-                self._bad.setdefault((name, key), []).extend(rows)
+            odd = ~np.isfinite(values[key])
+            if odd.any():
+                bad, held = np.flatnonzero(odd.any(axis=1)), self._bad[name, key]
+                held.rows += (bad + self._file_rows[name]).tolist()
+                held.entries |= set(np.flatnonzero(odd.any(axis=0)).tolist())
+                held.episodes |= set(episode[bad].astype(int).tolist())
         for key, x in values.items():
             moments, parts = RunMoments.of(x, starts), self._parts[key]
             if goes_on and parts:
@@ -252,8 +263,12 @@ def scan_frames(info: DatasetInfo, findings: Findings) -> Scan | None:
             text = f"Column {column} is {' and '.join(sorted(kinds))} in different files."
             findings.error("mixed_types", "data", text)
     scan = scanner.result()
-    for (name, feature), rows in scan.not_finite.items():
-        text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
+    for (name, feature), bad in scan.not_finite.items():
+        entries, text = info.names(feature), "NaN, infinite or missing values"
+        if 1 <= len(bad.entries) < len(entries):
+            text += f" of {numbers([entries[k] for k in sorted(bad.entries)])}"
+        text += f" in {len(bad.rows)} frames: rows {numbers(bad.rows)}; "
+        text += f"episodes {numbers(sorted(bad.episodes))}."
         findings.error("not_finite", f"{name}: {feature}", text, findings.command("--drop=true"))
     if complete and scan.rows != info.total_frames:
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."

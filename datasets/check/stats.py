@@ -62,6 +62,8 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
             used = key == columns.ACTION or key.startswith("observation.")  # by policies
             if not used or spec.get("dtype") in ("string", "language"):
                 continue
+            if key in _depth_in_rows(info):
+                continue
             entry = stats.get(key)
             if not isinstance(entry, dict) or not set(NAMES) <= set(entry):
                 text = f"No statistics of {key}: normalisation fails."
@@ -176,6 +178,11 @@ def _check_quantiles(
             findings.warn("wrong_stats", f"{layout.STATS}: {key}", text)
 
 
+def _depth_in_rows(info: DatasetInfo) -> set[str]:
+    """Return features that LeRobot itself counts as if they were of 8 bits."""
+    return set(info.picture_keys) - {*info.camera_keys, *info.video_keys}
+
+
 def _problems(entry: Mapping[str, Any]) -> list[str]:
     try:
         values = {name: _vector(entry[name]) for name in NAMES}
@@ -245,9 +252,10 @@ def _check_episode_stats(
     run_of = {run.episode: i for i, run in enumerate(scan.runs)}
     found: dict[str, dict[str, list[int]]] = {"wrong": {}, "imprecise": {}}
     parts: dict[str, list[Summary]] = {}
+    stores = [k for k in info.features if k not in INDICES and k not in _depth_in_rows(info)]
     for path in layout.episode_files(info.root):
         # Edit tools leave the indices' statistics behind.
-        for key, table in stat_columns(path, [k for k in info.features if k not in INDICES]):
+        for key, table in stat_columns(path, stores):
             if "count" in table:
                 parts.setdefault(key, []).append(table)
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):

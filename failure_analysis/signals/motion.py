@@ -142,7 +142,7 @@ def dropout_share(view: TakeView) -> float:
     """Share of samples in which some joint's reading is missing."""
     record = view.take.telemetry
     stacks = [record.stack(arm, "position_rad") for arm in record.arms()]
-    seen = [s for s in stacks if s.size and np.isfinite(s).any()]
+    seen = [s for s in stacks or [view.take.frames.state] if s.size and np.isfinite(s).any()]
     return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else np.nan
 
 

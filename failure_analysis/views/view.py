@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
+UNREAD_S = 0.5  # a joint that isn't read for longer is left out of its take
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,20 @@ class TakeView:
         columns = answering(commands, readings)
         if columns is None:
             return None
-        commanded, answers = columns
+        # What wasn't read for long says nothing of its joint: filled, that would seem to stand.
+        longest = max(1, round(UNREAD_S / (float(np.median(np.diff(frames.t_s))) or 1.0)))
+
+        def is_read(values: FloatArray) -> bool:
+            starts, stops = runs(~np.isfinite(values))
+            return bool((stops - starts).max(initial=0) <= longest)
+
+        known = [
+            (sent, read) for sent, read in zip(*columns, strict=True)
+            if is_read(commands[:, sent]) and is_read(readings[:, read])
+        ]  # fmt: skip
+        if not known:
+            return None
+        commanded, answers = map(list, zip(*known, strict=True))
         names = tuple(info.joint_names[k].removesuffix(".pos") for k in answers)
         read, unknown = readings[:, answers], np.full((len(frames), len(answers)), np.nan)
         return _motion(frames.t_s, commands[:, commanded], read, unknown, names)

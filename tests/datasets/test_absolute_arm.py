@@ -236,6 +236,16 @@ def test_episodes_of_which_nothing_is_known_are_not_called_good() -> None:
     assert report(replace(plain, episodes=short)).good == {}
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_joint_without_a_name_that_stops_short_may_be_a_gripper(named: bool) -> None:
+    made = recording(read=changed(1, lambda x, _: np.minimum(x, 20.0)))
+    if not named:
+        features = {k: {**v, "names": None} for k, v in made.info.features.items()}
+        made = replace(made, info=replace(made.info, features=features))
+    (found,) = (f for f in report(made).findings if f.kind == "clipped_joint")
+    assert ("a gripper holds" in found.not_told_apart) != named
+
+
 def test_play_isnt_called_a_clipped_joint() -> None:
     """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
     sent = changed(1, lambda x, _: arm.play(x[:, None], np.array([2.4]))[0, :, 0])

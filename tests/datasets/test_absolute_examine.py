@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_arms import STATE, recording, write
+from made_arms import NAMES, STATE, recording, write
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
@@ -19,7 +19,9 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import BELONGS
 from gaploop.datasets.absolute.recording import read_recording
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.labels import open_labelled
+from gaploop.datasets.layout import numbers
 from gaploop.scripts.cli import main
 
 
@@ -172,12 +174,36 @@ def test_what_is_no_position_is_left_open(tmp_path: Path) -> None:
     assert not report.findings
 
 
-def test_missing_values_are_counted_and_the_rest_is_tested(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("value", "joint", "episodes", "rows", "looked_at"),
+    [
+        (np.nan, 2, (2,), slice(40, 45), 9),
+        (np.inf, 2, (2, 5), slice(40, 41), 10),
+        (np.nan, 2, tuple(range(10)), slice(None), 10),
+        (-np.inf, 2, tuple(range(10)), slice(40, 41), 10),
+        (np.nan, 1, (1, 3, 5), slice(0, 3), 7),
+    ],
+)
+def test_what_is_missing_is_named_and_the_rest_is_tested(
+    value: float, joint: int, episodes: tuple[int, ...], rows: slice, looked_at: int, side: int,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """One NaN in each episode, or a joint that wasn't read, left the whole arm untested."""
     values = arm(17.0)
-    values[2][1][40:45, 1] = np.nan
-    found = {f.kind: f for f in examine(write(tmp_path / "set", values)).findings}
-    assert found["missing"].episodes == (2,)
-    assert found["offset"].of == 9
+    for episode in episodes:
+        values[episode][side][rows, joint] = value
+    root = write(tmp_path / "set", values)
+    found = {f.kind: f for f in examine(root).findings}
+    assert found["missing"].episodes == episodes
+    name = f"{NAMES[joint]}.pos of {('action', STATE)[side]}"
+    assert name in found["missing"].sentence
+    assert ("record them again" in found["missing"].command) == (len(episodes) == 10)
+    assert (found["offset"].about, found["offset"].of) == ("lift", looked_at)
+    assert set(found) == {"missing", "offset"}
+    said = next(f for f in check(root) if f.code == "not_finite")
+    assert f"of {NAMES[joint]}.pos in" in said.message
+    assert f"episodes {numbers(episodes)}." in said.message
 
 
 def test_every_kind_is_documented_and_belongs_somewhere() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_arms import recording, report, write
+from made_arms import FPS, recording, report, write
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
@@ -69,6 +70,51 @@ def test_check_tells_which_day_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "from wednesday" in said
     assert main(["check", roots[0], "--history"]) == 2
     assert "two or more" in capsys.readouterr().err
+
+
+def made(root: Path, seed: int, late_s: float = 0.0, noise_deg: float = 0.0) -> Path:
+    rows, rng = round(late_s * FPS), np.random.default_rng(seed)
+    arms = [
+        (e.command, np.vstack([np.repeat(e.reading[:1], rows, 0), e.reading])[: len(e.reading)])
+        for e in recording(seed, 6).episodes
+    ]
+    return write(root, [(u, y + rng.normal(0, 1, y.shape) * noise_deg) for u, y in arms])
+
+
+@pytest.mark.parametrize(
+    ("option", "here", "there", "said"),
+    [
+        ("reference", (0.1, 0.0), (0.0, 0.0), {"delay"}),
+        ("trained_on", (0.0, 0.0), (0.1, 0.0), {"delay"}),
+        ("reference", (0.0, 0.2), (0.0, 0.0), {"noise at rest"}),
+        ("reference", (0.1, 0.0), (0.1, 0.0), set[str]()),
+    ],
+)
+def test_episodes_without_outcome_are_set_beside_those_that_are_usual(
+    option: str, here: tuple[float, float], there: tuple[float, float], said: set[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """150 ms beside 40 were "as slow arms do", and the reference wasn't looked at."""
+    usual, root = made(tmp_path / "usual", 1, *there), made(tmp_path / "set", 2, *here)
+    assert main(["diagnose", str(root), f"--{option}={usual}", "--json"]) == 0
+    assert {d["what"] for d in json.loads(capsys.readouterr().out)["beside"]} == said
+    assert main(["diagnose", str(root), f"--{option}={usual}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = lines[lines.index("Beside 6 episodes of usual:") + 1 :]
+    assert all(any(f"  {what} of " in line for line in told) for what in said)
+    assert ("No different" in told[0]) == (not said)
+
+
+def test_a_fault_that_both_have_is_said_of_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual, root = day(tmp_path / "usual", 1, 5.0), day(tmp_path / "set", 2, 5.0)
+    assert main(["diagnose", str(root), f"--reference={usual}"]) == 0
+    too = r"  offset of elbow [45]\.\d+ .*; usual has it, too [45]\."
+    assert re.search(too, capsys.readouterr().out)
+    (tmp_path / "one.json").write_text("{}")
+    assert main(["diagnose", str(root), f"--reference={tmp_path / 'one.json'}"]) == 0
+    assert "was not looked at" in capsys.readouterr().out
 
 
 def test_two_checkpoints_differ_in_what_they_were_trained_on(

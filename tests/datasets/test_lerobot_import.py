@@ -87,6 +87,40 @@ def test_a_foreign_dataset_reads_as_unlabelled_imports(foreign: Path) -> None:
     assert [len(list(t.cameras["front"]())) for t in takes] == [6, 7, 8, 9]
 
 
+def test_pictures_in_the_rows_are_seen_and_depth_is_none(tmp_path: Path) -> None:
+    """Cameras of sets without videos were silently left out; LeRobot's depth was an error."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    def stored(channels: int) -> dict[str, object]:
+        names = ["height", "width", "channels"]
+        return {"dtype": "image", "shape": (24, 32, channels), "names": names}
+
+    numbers = {"dtype": "float32", "shape": (2,), "names": ["a.pos", "b.pos"]}
+    features = {"action": numbers, "observation.state": numbers}
+    features |= {"observation.images.front": stored(3), "observation.images.depth": stored(1)}
+    root, draw = tmp_path / "set", np.random.default_rng(0)
+    dataset = LeRobotDataset.create("x/y", 10, features, root=root, use_videos=False)
+    for episode in range(3):
+        for row in range(5):
+            level = 60 * episode + row
+            dataset.add_frame({
+                "action": draw.normal(size=2).astype(np.float32),
+                "observation.state": draw.normal(size=2).astype(np.float32),
+                "observation.images.front": np.full((24, 32, 3), level, np.uint8),
+                "observation.images.depth": np.full((24, 32, 1), 500 + row, np.uint16),
+                "task": "把杯子放到盘子上",
+            })  # fmt: skip
+        dataset.save_episode()
+    dataset.finalize()
+    takes = list(load_takes(root))
+    assert [set(t.cameras) for t in takes] == [{"front"}] * 3
+    for episode, read in enumerate(takes):
+        assert [int(p.mean()) for p in read.cameras["front"]()] == [
+            60 * episode + k for k in range(5)
+        ]
+    assert not [f for f in check(root) if f.severity == "error"]
+
+
 def test_check_only_notes_what_a_foreign_dataset_lacks(foreign: Path) -> None:
     found = {(f.code, f.severity) for f in check(foreign)}
     assert found == {("no_gap_columns", "info"), ("wrong_stats", "warning")}  # LeRobot's quantiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import cv2
 import numpy as np
@@ -96,6 +96,89 @@ def check() -> CameraCheck:
 
 def yes(check: CameraCheck, shown: dict[str, CameraSamples]) -> set[tuple[str, str]]:
     return {(a.camera, a.question) for a in check.judge(shown) if a.answer is YesNo.YES}
+
+
+def marked(picture: Image) -> Image:
+    """Return a picture with something colourful in it, behind which nothing moves."""
+    out = picture.copy()
+    out[84:140, 8:48] = (200, 50, 40)
+    out[84:140:8, 8:48] = (40, 60, 190)
+    return out
+
+
+def quarter(picture: Image, *, squeezed: bool = False) -> Image:
+    turned = np.ascontiguousarray(np.rot90(picture))
+    return np.asarray(cv2.resize(turned, (192, 144)), np.uint8) if squeezed else turned
+
+
+def grey(picture: Image) -> Image:
+    return np.asarray(cv2.cvtColor(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
+
+
+def one_picture(wrist: bool) -> Change:
+    still = marked(next(seen(90, wrist, None)))
+    return lambda _: still
+
+
+def held(seed: int, wrist: bool, change: Change = marked) -> CameraSamples:
+    cameras = {"one": lambda: seen(seed + 100 * wrist, wrist, change)}
+    samples = sample(replace(attempt(seed), cameras=cameras), "one")
+    assert samples is not None
+    return samples
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["fixed", "wrist"])
+def usual(request: pytest.FixtureRequest) -> tuple[bool, CameraCheck]:
+    return request.param, CameraCheck([{"one": held(k, request.param)} for k in range(6)])
+
+
+@pytest.mark.parametrize(
+    ("change", "question", "said"),
+    [
+        (lambda p: p, "", ""),
+        (lambda p: p[:, ::-1], "turned", "mirrored left to right"),
+        (lambda p: p[::-1], "turned", "mirrored top to bottom"),
+        (lambda p: p[::-1, ::-1], "turned", "turned by 180°"),
+        (quarter, "turned", "turned by 90° to the left"),
+        (partial(quarter, squeezed=True), "turned", "turned by 90° to the left"),
+        (lambda p: p[..., ::-1], "colour_order", "red and blue are swapped"),
+        (grey, "colourless", "without colour"),
+        (np.zeros_like, "black", "black"),
+        (None, "frozen", "one picture while the arm moves"),
+    ],
+)
+def test_what_was_done_to_whole_pictures_is_told_and_nothing_else(
+    change: Change | None, question: str, said: str, usual: tuple[bool, CameraCheck]
+) -> None:
+    """They were silent, or told as a cover, light from a side, swapped cameras."""
+    wrist, check = usual
+    done = change and (lambda p: np.ascontiguousarray(change(marked(p))))
+    shown = {"one": held(20, wrist, done or one_picture(wrist))}
+    found = [a for a in check.judge(shown) if a.answer is YesNo.YES]
+    assert [a.question for a in found] == [question] * bool(question)
+    assert all(said in a.line for a in found)
+
+
+def test_a_scene_that_looks_alike_turned_isnt_told_to_be(check: CameraCheck) -> None:
+    def table(picture: Image) -> Image:
+        half = picture[:, :96]
+        return np.ascontiguousarray(np.hstack([half, half[:, ::-1]]))
+
+    known = CameraCheck([{"top": looked(k, table)["top"]} for k in range(6)])
+    for change in (table, lambda p: table(p)[:, ::-1]):
+        assert ("top", "turned") not in yes(known, {"top": looked(20, change)["top"]})
+    assert ("top", "turned") not in yes(check, {"top": looked(20, lambda p: p[:, 40:])["top"]})
+
+
+def test_joints_that_werent_read_or_are_others_leave_the_pictures() -> None:
+    """Poses of one column beside those of six: a traceback."""
+    good, bad = [attempt(k) for k in range(5)], attempt(20, lambda p: p[::-1])
+    for odd in (np.full((N, 6), np.nan), np.zeros((N, 3))):
+        info = replace(bad.info, joint_names=bad.info.joint_names[: odd.shape[1]])
+        judged = replace(bad, info=info, frames=replace(bad.frames, state=odd))
+        found = check_takes(good, [judged], "others")
+        assert found is not None
+        assert ("top", "turned") in found.found
 
 
 def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:

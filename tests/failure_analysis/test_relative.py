@@ -10,7 +10,7 @@ import pytest
 from failure_analysis_makers import commands, repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
 from gaploop.failure_analysis.modes import ModeCall
 from gaploop.failure_analysis.reference import (
@@ -23,6 +23,9 @@ from gaploop.failure_analysis.reference import (
     save_reference,
 )
 from gaploop.failure_analysis.relative import TakeFigures, compare, figures_of
+from gaploop.failure_analysis.station import without_telemetry
+
+OUTCOMES = (Outcome.SUCCESS, Outcome.FAILURE)
 
 
 def real(takes: Sequence[Take]) -> list[Take]:
@@ -138,6 +141,26 @@ def test_commands_that_jump_are_no_slow_arm(jump_rad: float) -> None:
     ]  # fmt: skip
     assert reached[0] > 0.85
     assert reached[1] < 0.7
+
+
+@pytest.mark.parametrize("since", [0, 100])
+@pytest.mark.parametrize("joint", [1, 5])
+def test_a_joint_that_isnt_read_is_told_as_that_and_not_as_one_that_stands(
+    joint: int, since: int
+) -> None:
+    """Its last reading was carried on: "shoulder lift moves by 0.00 % of what it is told"."""
+    takes = []
+    for k in range(16):
+        whole = take(uid=f"t{k}", sent=commands(seed=k), outcome=OUTCOMES[k % 2])
+        state = whole.frames.state.copy()
+        if k % 2:
+            state[since:, joint] = np.nan
+        whole = replace(whole, frames=replace(whole.frames, state=state))
+        takes.append(without_telemetry(whole))
+    found = diagnose(real(takes), None)
+    assert found.summary["station"]["named"] == ["sensor_noise"]
+    assert "of the readings are missing; 0.00 % in successes" in found.summary["station"]["says"]
+    assert {len(t.evidence) for t in found.takes} == {1}
 
 
 def test_without_a_success_nothing_is_named_and_what_would_tell_is_said() -> None:

@@ -262,7 +262,8 @@ def test_numbers_that_are_not_finite_are_found_before_training(
         table.set_column(place, table.field("action"), pa.array(rows, table.field("action").type)),
         data,
     )
-    with pytest.raises(UnusableInputError, match="episode 1 has NaN or infinite action at frame 2"):
+    said = "episode 1 has NaN or infinite action, entry 0, at frame 2"
+    with pytest.raises(UnusableInputError, match=said):
         adapt(options)
 
 
