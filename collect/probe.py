@@ -24,7 +24,6 @@ from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import FPS, drive_on
 from gaploop.collect.session_options import DriveOptions
 from gaploop.collect.take import (
-    PATIENCE_S,
     MakeLeader,
     MakeRig,
     Operator,
@@ -220,11 +219,10 @@ class _Prober(Operator):
         journal: Path,
         on_part: Callable[[PartEnd], object],
         ask: Callable[[ProbePart], str] = lambda _part: "",
-        patience_s: float = PATIENCE_S,
         seed: int = 0,
         resume: bool = False,
     ) -> None:
-        super().__init__(patience_s)
+        super().__init__()
         self.ended: dict[str, PartEnd] = {}
         self._parts = {part.name: part for part in parts}
         self._journal, self._seed, self._resume = journal, seed, resume
@@ -340,7 +338,6 @@ def probe_arm(
     ask: Callable[[ProbePart], str],
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
-    patience_s: float = PATIENCE_S,
 ) -> ProbeEnd:
     """Probe an arm, from where it stands.
 
@@ -349,12 +346,11 @@ def probe_arm(
         devices: started; driven by a `MotionLeader`.
         ask: has the object put where a part needs it; why that can't be, or "".
         stop: asked every turn; True interrupts the part and ends the probe.
-        patience_s: how long to wait for what is in a part's way, or for a lost device [s].
 
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
-    prober = _Prober(parts, journal, on_part, ask, patience_s, resume=resume)
+    prober = _Prober(parts, journal, on_part, ask, resume=resume)
 
     def drive() -> bool:
         prober.record(devices.rig, devices.leader, stop)

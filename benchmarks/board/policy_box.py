@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.board.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.collect.remote_policy import (
     MOST_BYTES,
     PLAN_BYTES,
@@ -26,7 +27,6 @@ from gaploop.collect.remote_policy import (
     require_plan,
 )
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.finetune.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.teleop import link
 
 LENGTH: Final = 4

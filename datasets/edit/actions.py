@@ -339,8 +339,8 @@ def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
     return sorted(s for s, names in seen.items() if len(names) > 1)
 
 
-def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int = 0) -> Parts:
-    """Split at random by shares of the takes, which add up to 1; one seed gives the same parts.
+def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float]) -> Parts:
+    """Split at random by shares of the takes, which add up to 1; the same parts each time.
 
     Sessions stay together, which may miss the shares.
 
@@ -364,7 +364,7 @@ def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: 
             f"Record in another session, or {NAME}."
         )
     drawn = [groups[key] for key in sorted(groups)]
-    random.Random(seed).shuffle(drawn)
+    random.Random(0).shuffle(drawn)
     drawn.sort(key=len, reverse=True)  # stable: equal ones stay shuffled
     parts: Parts = {name: [] for name in shares}
     for left, group in zip(range(len(drawn), 0, -1), drawn, strict=True):

@@ -164,10 +164,10 @@ def _shares(value: Any, names: Sequence[str], where: str) -> dict[str, float]:
     return shares
 
 
-def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
-    """Divide a share by size, such as the frames of each part."""
+def by_size(sizes: Sequence[float]) -> list[float]:
+    """Return shares by size, such as the frames of each part."""
     total = math.fsum(sizes)
-    return [share * size / total for size in sizes]
+    return [size / total for size in sizes]
 
 
 log = logging.getLogger(__name__)

@@ -361,7 +361,6 @@ def simulate(
     arm: CellArm,
     twin: Twin,
     n: int = DRAWS,
-    seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Simulated:
     """Replay a probe, with the object and without, in cells like the twin, each of another contact.
@@ -375,12 +374,12 @@ def simulate(
     # Where nothing is drawn around the drives, all draws share the probe without an object.
     empty = None
     if not about.ranges:
-        empty = replay(probe[1], arm, True, known, np.random.default_rng([seed, 40]))
+        empty = replay(probe[1], arm, True, known, np.random.default_rng([0, 40]))
 
     def felt_in(k: int) -> tuple[FloatArray, FloatArray]:
-        rng = np.random.default_rng([seed, k, 40])
+        rng = np.random.default_rng([0, k, 40])
         contact = drawn(rng)
-        drives = over(known, draw(about, [seed, k]))
+        drives = over(known, draw(about, [0, k]))
         bare = replay(probe[1], arm, True, drives, rng) if empty is None else empty
         full = replay(probe[0], arm, False, over(drives, contact), rng)
         return scaled(contact), summary(full, bare, arm)

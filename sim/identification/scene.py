@@ -144,9 +144,9 @@ class CellRenderer:
         mujoco.mj_camlight(model, data)
         return self._camera.draw_whole(data)
 
-    def develop(self, picture: Image, parameters: Mapping[str, Values], seed: int = 0) -> Image:
-        """Return a picture through lens, exposure and readout; `seed` draws its noise."""
-        return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
+    def develop(self, picture: Image, parameters: Mapping[str, Values]) -> Image:
+        """Return a picture through lens, exposure and readout."""
+        return self._put(parameters).images.picture(picture, np.random.default_rng(0), 0.0)
 
     def _put(self, parameters: Mapping[str, Values]) -> Appliers:
         on = scene.cell_appliers(scene.SceneOptions(arm=self._arm))

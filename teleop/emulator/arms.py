@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,21 +20,10 @@ from gaploop.teleop.emulator.dynamixel import DynamixelServo
 from gaploop.teleop.emulator.feetech import FeetechServo, sign_magnitude
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive
 from gaploop.teleop.emulator.servo import EmulatedServo, ServoPlan
-from gaploop.teleop.servos.calibration import DYNAMIXEL_MOST, FEETECH_MOST
 from gaploop.teleop.servos.registers import Protocol
 
 JOINTS: Final = SIX_JOINTS
 ROLES: Final = ("follower", "leader")
-
-CALIBRATION_FAULTS: Final[Mapping[str, str]] = {
-    "straddles": "its horn stands so that its travel runs across the encoder's end; the sweep over "
-    "it left the whole turn as its range, in motor and file",
-    "saturated": "the homing offset that it needs didn't fit, and was cut, in motor and file",
-    "differs": "the motor holds another homing offset than the file",
-}
-"""What may be wrong with one motor's calibration, and what that is."""
-_HALF_TURN: Final = 2048
-_OFF_TICKS: Final = 150
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ class ArmPlan:
         servos = []
         for servo in self.servos:
             found = self._calibration(servo)
-            offset = found["homing_offset"] + _OFF_TICKS * (servo.calibration_fault == "differs")
+            offset = found["homing_offset"]
             if self.protocol is Protocol.FEETECH:
                 offset = sign_magnitude(offset, 11)
             settings = {
@@ -87,16 +76,6 @@ class ArmPlan:
         """Return LeRobot's calibration file of this arm, motor name to its fields."""
         return {s.name: self._calibration(s) for s in self.servos}
 
-    def with_calibration_fault(self, name: str, fault: str) -> ArmPlan:
-        """Return the arm with a motor whose calibration is wrong, as `calibrated` will write it."""
-        if fault not in CALIBRATION_FAULTS:
-            raise unknown_choice("calibration fault", fault, CALIBRATION_FAULTS)
-        plan = self.with_servo(name, calibration_fault=fault)
-        if fault != "straddles":
-            return plan
-        (servo,) = (s for s in plan.servos if s.name == name)
-        return plan.with_servo(name, zero_ticks=servo.zero_ticks + _HALF_TURN)
-
     def factory_new(self) -> ArmPlan:
         """Return the arm with its servos as shipped: all id 1, the maker's bit rate."""
         fresh = (
@@ -107,12 +86,9 @@ class ArmPlan:
 
     def _calibration(self, servo: ServoPlan) -> dict[str, int]:
         middle = (servo.low_rad + servo.high_rad) / 2
-        straddles = servo.calibration_fault == "straddles"
-        zero_ticks = servo.zero_ticks - _HALF_TURN * straddles  # the offset is as it was before
-        encoder = round(zero_ticks + servo.direction * middle * TICKS_PER_RAD)
+        encoder = round(servo.zero_ticks + servo.direction * middle * TICKS_PER_RAD)
         half = round((servo.high_rad - servo.low_rad) / 2 * TICKS_PER_RAD)
-        turns = servo.full_turn or straddles
-        low, high = (0, 4095) if turns else (2047 - half, 2047 + half)
+        low, high = (0, 4095) if servo.full_turn else (2047 - half, 2047 + half)
         drive = int(servo.direction < 0)  # mounted the other way round, LeRobot inverts it
         if self.homing_offset is not None:
             offset = self.homing_offset if drive else 0
@@ -120,8 +96,6 @@ class ArmPlan:
             offset = encoder - 2047
         else:
             offset = 2047 - (-encoder % 4096 if drive else encoder)
-        if servo.calibration_fault == "saturated":
-            offset = FEETECH_MOST if self.protocol is Protocol.FEETECH else DYNAMIXEL_MOST
         return {
             "id": servo.id,
             "drive_mode": drive,
@@ -160,9 +134,7 @@ def arm_plan(model: str, role: str = "follower") -> ArmPlan:
     joints, arm = ArmModel.load(model), known.get(model, Arm(model))
     count = len(joints.joint_names)
     servos_of = known[DEFAULT].emulated[role]
-    plain = replace(
-        servos_of, models=servos_of.models[:1] * count, zero_ticks=(_HALF_TURN,) * count
-    )
+    plain = replace(servos_of, models=servos_of.models[:1] * count, zero_ticks=(2048,) * count)
     chain, full_turn = arm.emulated.get(role, plain), arm.full_turn
     ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(

@@ -77,7 +77,6 @@ class ServoPlan:
         zero_ticks: bare encoder at the joint's zero.
         direction: 1 where ticks grow with the joint angle, else -1.
         full_turn: LeRobot calibrates it to a whole turn.
-        calibration_fault: one of `arms.CALIBRATION_FAULTS`, or "".
     """
 
     name: str
@@ -89,7 +88,6 @@ class ServoPlan:
     direction: int = 1
     full_turn: bool = False
     settings: Mapping[str, int] = field(default_factory=dict)
-    calibration_fault: str = ""
 
 
 def approach(

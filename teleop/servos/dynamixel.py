@@ -43,9 +43,9 @@ class ErrorCode(IntEnum):
     ACCESS = 7
 
 
-def crc16(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """Return the CRC-16 (polynomial 0x8005, most significant bit first), going on from `crc`."""
-    return fastcrc.crc16.umts(data, crc)
+def crc16(data: bytes | bytearray | memoryview) -> int:
+    """Return the CRC-16 (polynomial 0x8005, most significant bit first)."""
+    return fastcrc.crc16.umts(data)
 
 
 def frame(servo_id: int, instruction: int, params: bytes = b"") -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 from loopback_hub import LoopbackHub
 
+from gaploop.datasets.hub import upload
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PublishedDataset
 from gaploop.scripts.push import push_after
@@ -17,8 +19,9 @@ type Capture = pytest.CaptureFixture[str]
 
 
 def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
-    hub: LoopbackHub, tmp_path: Path, capsys: Capture
+    hub: LoopbackHub, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(upload, "Patience", partial(upload.Patience, wait_s=0.01))
     hub.fault("drop", times=10**6)
     root = tmp_path / "takes"
     command = ["record", "--dataset.repo_id=me/takes", f"--dataset.root={root}", "--json"]

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from calibration_faults import faulty
 
 from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.calibrations import check_arm_files
@@ -130,11 +131,11 @@ def test_a_port_that_is_gone_is_one_finding() -> None:
     assert "\n" not in gone.found
 
 
-def folder_of(root: Path, plan: ArmPlan, arm: str) -> Path:
+def folder_of(root: Path, kept: dict[str, dict[str, int]], arm: str) -> Path:
     """Write the calibration file of an arm where LeRobot looks for it."""
     file = root / "robots" / arm / "f.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(plan.calibration()))
+    file.write_text(json.dumps(kept))
     return root
 
 
@@ -148,11 +149,9 @@ def folder_of(root: Path, plan: ArmPlan, arm: str) -> Path:
     ],
 )
 def test_the_calibration_in_the_motors(fault: str, says: str, tmp_path: Path) -> None:
-    plan = so101()
-    if fault:
-        plan = plan.with_calibration_fault("elbow_flex", fault)
-    folder = folder_of(tmp_path, plan, "so_follower")
-    with EmulatedBus(plan=plan.calibrated()) as bus:
+    plan, kept = faulty(so101(), "elbow_flex", fault)
+    folder = folder_of(tmp_path, kept, "so_follower")
+    with EmulatedBus(plan=plan) as bus:
         found = [f for f in check_servos(bus.port, folder) if "calibration" in f.data]
     failed = [f for f in found if f.level is Level.FAIL]
     assert ["holds the calibration of so_follower 'f'" in f.found for f in found].count(True) == (
@@ -167,7 +166,7 @@ def test_the_calibration_in_the_motors(fault: str, says: str, tmp_path: Path) ->
 
 
 def test_a_file_of_another_arm_is_not_compared(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, openmanipulator(), "omx_follower")
+    folder = folder_of(tmp_path, openmanipulator().calibration(), "omx_follower")
     with EmulatedBus("so101") as bus:
         assert not [f for f in check_servos(bus.port, folder) if "calibration" in f.data]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calibration_faults import faulty
 from emulated_arms import PLANS as PLANS_OF
 from emulated_arms import calibration_folder, config_of, emulated
 
@@ -252,9 +253,9 @@ def test_a_calibration_that_cannot_be_driven_with(
     fault: str, words: str, model: str, role: str, tmp_path: Path
 ) -> None:
     """Ranges over the encoder's end and offsets that were cut were driven with all the same."""
-    plan = PLANS_OF[model](role).with_calibration_fault("elbow_flex", fault)
-    with emulated(model, role, tmp_path, plan=plan.calibrated()) as arm:
-        calibration_folder(tmp_path, role, plan.calibration())
+    plan, kept = faulty(PLANS_OF[model](role), "elbow_flex", fault)
+    with emulated(model, role, tmp_path, plan=plan) as arm:
+        calibration_folder(tmp_path, role, kept)
         if fault == "straddles" and model == "openmanipulator":
             return  # all of its joints are calibrated to the whole turn
         with emulated(model, "follower", tmp_path / "good") as good:
