@@ -37,14 +37,6 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
-benchmarks/board/confined.py:main | Path(spec['root']) | ours
-benchmarks/board/confined.py:confine | root / place.relative_to('/') | ours
-benchmarks/board/confined.py:confine | there.symlink_to(place.readlink()) | ours
-benchmarks/board/confined.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
-benchmarks/board/confined.py:confine | Path('/proc/self', name) | ours
-benchmarks/board/confined.py:confine | root / name | ours
-benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 collect/withdrawal.py:_clear | shutil.rmtree(staging.sibling(path, 'blurred'), ignore_errors=True) | ours
 collect/withdrawal.py:_used | folder / root | reads
 collect/withdrawal.py:clear_pages | page.unlink() | ours
@@ -77,6 +69,14 @@ collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
+core/confined.py:main | Path(spec['root']) | ours
+core/platform_calls.py:confine | root / place.relative_to('/') | ours
+core/platform_calls.py:confine | there.symlink_to(place.readlink()) | ours
+core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
+core/platform_calls.py:confine | Path('/proc/self', name) | ours
+core/platform_calls.py:confine | root / name | ours
+finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours

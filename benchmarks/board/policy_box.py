@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.board.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.collect.remote_policy import (
     MOST_BYTES,
     PLAN_BYTES,
@@ -27,6 +26,7 @@ from gaploop.collect.remote_policy import (
     require_plan,
 )
 from gaploop.core.errors import DeviceError, GaploopError
+from gaploop.finetune.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.teleop import link
 
 LENGTH: Final = 4
