@@ -878,7 +878,7 @@ def check_takes(
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:
             key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
-            if answer.answer is YesNo.YES and size > shown.get(key, (0.0,))[0]:
+            if answer.answer is YesNo.YES and size > shown.get(key, (-math.inf,))[0]:
                 usual = check.cameras[answer.camera]
                 shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
     if not any(takes.values()):

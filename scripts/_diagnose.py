@@ -394,6 +394,12 @@ def _reference(
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
     built = build_reference(usual, f"successful episodes of {path.resolve().name}")
+    failed = sum(t.outcome is Outcome.FAILURE for t in usual)
+    if built is None and failed > len(usual) / 2:
+        note = f"--reference={path}: {failed} of {len(usual)} episodes failed there, too. What the "
+        note += "policy can't do there either needs no gap: train it until it can. On without it."
+        options.emit(False, {}, "" if config.json else f"{note}\n")
+        return None
     return options.required(built, _too_few(f"--reference={path}", path, usual))
 
 

@@ -181,6 +181,16 @@ def test_joints_that_werent_read_or_are_others_leave_the_pictures() -> None:
         assert ("top", "turned") in found.found
 
 
+def test_whatever_is_found_has_its_picture() -> None:
+    """The report of a lens cap that was left on ended with a traceback."""
+    good = [attempt(k) for k in range(5)]
+    for change in (np.zeros_like, lambda p: p[::-1], lambda p: p[..., ::-1]):
+        found = check_takes(good, [attempt(20, change)], "others")
+        assert found is not None
+        assert found.found
+        assert found.shown.keys() == set(found.found)
+
+
 def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:
     assert check.cameras["top"].kind is Kind.FIXED
     assert check.cameras["wrist"].kind is Kind.WRIST
