@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,11 @@ def run(config: DiagnoseConfig) -> int:
         beside, lines = _beside(config, report)
         options.emit(config.json, first | beside, "\n".join([*lines, text]))
         return 0
-    found = _diagnosed(config, report)
+
+    def say(text: str) -> None:
+        options.emit(False, {}, "" if config.json else f"{text}\n")
+
+    found = _diagnosed(config, report, say)
     lines = [*diagnosis_lines(found), str(_folder(config) / "report.html")]
     options.emit(config.json, {**found.to_json(), **first}, "\n".join(lines))
     return 0
@@ -210,13 +214,17 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     return _diagnosed(config, None)
 
 
-def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
+def _diagnosed(
+    config: DiagnoseConfig,
+    report: AbsoluteReport | None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Diagnosis:
     if config.save_reference is not None:
         raise UnusableInputError(
             "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
         )
     source, takes, scene = config.dataset.folder(), _takes(config), _scene(config)
-    reference = _reference(config, takes, scene)
+    reference = _reference(config, takes, scene, say)
     if config.twin is not None and not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
     if config.policy.path and not options.is_script(config.policy.path):
@@ -379,7 +387,7 @@ def _seen_before(config: DiagnoseConfig) -> Sequence[Take]:
 
 
 def _reference(
-    config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
+    config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene, say: Callable[[str], None]
 ) -> Reference | None:
     path = config.reference
     if path is None:
@@ -396,9 +404,10 @@ def _reference(
     built = build_reference(usual, f"successful episodes of {path.resolve().name}")
     failed = sum(t.outcome is Outcome.FAILURE for t in usual)
     if built is None and failed > len(usual) / 2:
-        note = f"--reference={path}: {failed} of {len(usual)} episodes failed there, too. What the "
-        note += "policy can't do there either needs no gap: train it until it can. On without it."
-        options.emit(False, {}, "" if config.json else f"{note}\n")
+        say(
+            f"--reference={path}: {failed} of {len(usual)} episodes failed there, too. What the "
+            "policy can't do there either needs no gap: train it until it can. On without them."
+        )
         return None
     return options.required(built, _too_few(f"--reference={path}", path, usual))
 

@@ -131,6 +131,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert len(said.err.strip().splitlines()) == 1
 
 
+def test_a_reference_that_failed_is_no_refusal(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy that fails in simulation, too: "Name more." instead of the twin's verdict on it."""
+    out = f"--output_dir={tmp_path / 'd'}"
+    assert main(["diagnose", str(journal), f"--reference={journal}", "--pictures=false", out]) == 0
+    assert "3 of 3 episodes failed there, too" in capsys.readouterr().out
+
+
 def test_an_unwritable_output_folder_is_one_line(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
