@@ -80,8 +80,8 @@ class StationVerdict:
 
 
 def words(name: str) -> str:
-    """Return a name of the vocabulary as people read it."""
-    return name.replace("_", " ")
+    """Return a name of the vocabulary as people read it: a dimension, a colon, its mechanism."""
+    return name.replace("_", " ").replace(".", ": ")
 
 
 def cause_words(cause: str) -> str:

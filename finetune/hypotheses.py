@@ -392,7 +392,7 @@ def _lines(like: Likeness, named: Sequence[str]) -> list[str]:
     if len(near) > 1 and not named:
         found.append("The rollouts can't tell these apart.")
     if like.silent:
-        silent = ", ".join(words(m.replace(".", ": ")) for m in like.silent)
+        silent = ", ".join(words(m) for m in like.silent)
         found.append(f"Bring no failures in the twin: {silent}.")
     return found
 

@@ -187,7 +187,7 @@ def _close_the_gap(at: Path, nominal: Path, cell: Cell, type_: Type) -> DemoCell
         differs = ", ".join(map(words, load_twin(at / TWIN).mechanisms)) or "nothing differs"
     advice = [f"collect {i.takes} episodes" if i.takes else words(i.remedy) for i in plan.items]
     row = (
-        ", ".join(f"{words(name)}, {severity:g}" for name, severity in gaps.items()),
+        ", ".join(f"{words(name)}, severity {severity:g}" for name, severity in gaps.items()),
         differs,
         ", ".join(named) or "no failures",
         "; ".join(advice) or "nothing to do",

@@ -492,7 +492,11 @@ def compare(
     elif fell:
         answer, why = Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
     else:
-        cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
+        cost = ""
+        if kept is not None:
+            cost = f" Nominal success changed by {kept.value:+.0%}."
+            if round(100 * kept.value) == 0:
+                cost = " Nominal success stayed as it was."
         answer, why = Answer.PROMOTE, f"better.{cost}"
     prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
