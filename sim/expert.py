@@ -249,10 +249,11 @@ class TrackedSight(SceneSight):
         read: Callable[[], FollowerState],
         see: Callable[[], NDArray[np.float64]],
         *,
+        stack_m: float = 0.0,
         goal_yaw_rad: float | None = None,
     ) -> None:
         self._arm, self._read, self._see = arm, read, see
-        self._goal_yaw_rad = goal_yaw_rad
+        self._stack_m, self._goal_yaw_rad = stack_m, goal_yaw_rad
         self._ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
 
     def look(self) -> SceneView:
@@ -269,7 +270,7 @@ class TrackedSight(SceneSight):
             has_faces=True,
             rest_z_m=CUBE_HALF_SIZE_M,
             goal_xy_m=goal_xy,
-            stack_m=0.0,
+            stack_m=self._stack_m,
             goal_yaw_rad=self._goal_yaw_rad,
             tool_m=tool,
             gripper_moving=gripper_moves(state),

@@ -99,6 +99,7 @@ def by_lerobot(folder: Path, steps: int) -> np.ndarray:
     return np.array(actions)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("kind", ["saved", "adapted"])
 def test_it_answers_what_plain_lerobot_answers(kind: str, saved: Path, adapted: Path) -> None:
     folder = saved if kind == "saved" else adapted

@@ -247,6 +247,7 @@ def test_kept_attempts_carry_the_joints_that_an_environment_names(
     assert kept["action"]["names"] == [f"{name}.pos" for name in names]
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("failures", [True, False])
 def test_kept_attempts_of_a_scene_say_the_units_of_its_joints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: bool

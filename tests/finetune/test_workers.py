@@ -38,6 +38,7 @@ def is_running(pid: int) -> bool:
     return not status.exists() or status.read_text().split()[2] != "Z"
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_a_program_that_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
     """A killed benchmark once left two workers behind that rolled out for another half hour.

@@ -224,6 +224,7 @@ def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> 
     assert np.array_equal(found.down[0][:known], down[:known])
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(("share", "length_s"), [(0.2, 0.3), (0.55, 0.9), (0.83, 0.37)])
 @pytest.mark.parametrize("alike", [1, 4, 20], ids=["fast", "slow", "saturated"])
 def test_share_and_length_of_outages_are_within_their_intervals(

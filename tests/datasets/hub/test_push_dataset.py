@@ -325,6 +325,7 @@ TOKEN = "hf_" + "aB3" * 11
 PLANTS = [to_info, to_labels, to_tasks, to_struct, to_telemetry, to_archive, to_category, to_view]
 
 
+@pytest.mark.members(14)
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize(
     ("text", "what"),
