@@ -862,18 +862,18 @@ def check_takes(
 
     Of many takes `MOST`, evenly spread, are looked at. None where nothing can be looked at.
     """
-    usual, others = _spread_out(reference), _spread_out(judged)
-    joints = {t.info.joint_names for t in (*usual, *others)}
-    if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*usual, *others)):
+    before, now = _spread_out(reference), _spread_out(judged)
+    joints = {t.info.joint_names for t in (*before, *now)}
+    if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*before, *now)):
         # Poses of other joints, or such as weren't read, can't be set against each other.
-        usual, others = ([_without_joints(t) for t in takes] for takes in (usual, others))
+        before, now = ([_without_joints(t) for t in takes] for takes in (before, now))
     samples = [
         {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        for take in usual
+        for take in before
     ]
     check = CameraCheck([held for held in samples if held])
     takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take in others:
+    for take in now:
         seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:

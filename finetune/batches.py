@@ -5,7 +5,7 @@ is decided by `datasets.mixing.mixture`, a pure function of seed and step.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -358,6 +358,25 @@ def sources_in_memory(opened: OpenMixture) -> tuple[list[TrainingSource], list[M
         for stage in opened.stages(totals.tolist())
     ]
     return sources, stages
+
+
+def check_all_finite(opened: OpenMixture, names: Set[str]) -> None:
+    """Refuse NaN before a step is trained: joints, scene and actions are read, no video.
+
+    Raises:
+        UnusableInputError: where the first is.
+    """
+    for number, info in enumerate(opened.datasets):
+        takes = [t.episode for t in opened.takes if t.dataset == number]
+        if not takes:
+            continue
+        held = sorted(names & info.features.keys())
+        table = load_frames(info.root, held, [e.index for e in takes])
+        for episode in takes:
+            rows = table.rows_of(episode.index)
+            for name in held:
+                values = np.asarray(table.columns[name][rows], dtype=np.float64)
+                check_finite(info.root, episode.index, name, values)
 
 
 def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> None:

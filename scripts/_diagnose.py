@@ -173,7 +173,7 @@ def _beside(config: DiagnoseConfig, report: AbsoluteReport) -> tuple[dict[str, A
             seen, takes = (list(load_takes(root)) for root in both)
             if not diagnosis.only_drawn(seen, takes):
                 cameras = check_takes(seen, takes, usual.resolve().name)
-    found = {"beside": [d.to_json() for d in differs]}
+    found: dict[str, Any] = {"beside": [d.to_json() for d in differs]}
     if cameras is not None:
         found, lines = found | {"camera_check": cameras.to_json()}, [*lines, *cameras.lines()]
     more = " ".join(shlex.quote(str(root)) for root in both)

@@ -19,11 +19,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.progress import loading
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.columns import ACTION, ENVIRONMENT, STATE
 from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, open_mixture, report
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
-from gaploop.finetune.batches import check_signature, sources_in_memory
+from gaploop.finetune.batches import check_all_finite, check_signature, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy, resolve
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
 from gaploop.finetune.tuning.presets import (
@@ -201,6 +203,9 @@ def _show_mixture(config: FinetuneConfig) -> int:
         )
     with options.progress("Reading datasets"):
         opened = mixture_of(config)
+        check_all_finite(opened, {ACTION, STATE, ENVIRONMENT})
+    if config.policy.path and kind != "tracked":
+        refuse_foreign_code(resolve(config.policy.path))  # a kind that LeRobot has, for one
     mixture = opened.mixture(batch_size)
     answer = report(opened, mixture, steps)
     stages: list[dict[str, Any]] = []

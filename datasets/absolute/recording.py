@@ -122,7 +122,11 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     missing = {e: n for e, n in missing.items() if n}
     missing_in = list[str]()
     for name, bad in zip((told, STATE), np.split(lacks, [action.shape[1]], axis=1), strict=True):
-        of = [str(n) for n, odd in zip(info.names(name), bad.any(axis=0), strict=False) if odd]
+        of = [
+            str(n)
+            for n, odd in zip(info.names(name), list(np.any(bad, axis=0)), strict=False)
+            if odd
+        ]
         whose = "" if len(of) == bad.shape[1] else f"{layout.numbers(of, 4)} of "
         missing_in += [f"{whose}{name}"] if bad.any() else []
     gone_a, gone_s = (_fill(values, list(rows.values())) for values in (action, state))

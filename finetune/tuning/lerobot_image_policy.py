@@ -13,7 +13,7 @@ rises over the run.
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -35,10 +35,9 @@ from gaploop.datasets.hub.target import is_hub_name
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe
-from gaploop.datasets.v3_files import load_frames
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.batches import Signature, check_finite
+from gaploop.finetune.batches import Signature, check_all_finite
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.presets import Preset, Randomise
@@ -93,7 +92,7 @@ class ImagePolicyWork:
             if str(feature.get("dtype")).startswith(("float", "int"))
             and options.rename_map.get(name, name) in used
         }
-        _check_finite(whole, numbers)
+        check_all_finite(whole, numbers)
         opened, aside = split_held_out(options, whole)
         self._opened = opened
         shares = opened.mixture(1).mean_shares(spec.steps)
@@ -172,20 +171,6 @@ class ImagePolicyWork:
             return
         name = self._hub_name if is_hub_name(self._hub_name) else ""
         adapter.save(module, bundle, self._base, folder / "adapter", name, merge=True)
-
-
-def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
-    """Find NaN before a step is trained: joints, scene and actions are read, no video."""
-    for number, info in enumerate(opened.datasets):
-        takes = [t.episode for t in opened.takes if t.dataset == number]
-        if not takes:
-            continue
-        table = load_frames(info.root, names, [e.index for e in takes])
-        for episode in takes:
-            rows = table.rows_of(episode.index)
-            for name in sorted(names):
-                values = np.asarray(table.columns[name][rows], dtype=np.float64)
-                check_finite(info.root, episode.index, name, values)
 
 
 def signature_of_takes(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> Signature:

@@ -22,6 +22,7 @@ from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
 from gaploop.finetune.tuning.presets import PRESETS, LoraOptions, Preset, Randomise, preset_for
 from gaploop.finetune.tuning.takes import chosen_held_out, mixture_of, note_of, real_of
+from gaploop.scripts.cli import main
 
 OFF = CacheOptions(size="off")
 QUICK: Any = {"steps": 2, "batch_size": 2, "lr": 1e-2, "cache": OFF}
@@ -244,7 +245,9 @@ def test_numbers_that_are_not_finite_are_found_before_training(
     tiny_policy: Callable[..., Path],
     real: Path,
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Also by --dry_run, which showed what would be drawn of them, for a policy of any name."""
     base = tiny_policy("act")
     options = config(base, real, tmp_path / "out", **QUICK)
     (file,) = base.glob("policy_preprocessor*normalizer*.safetensors")
@@ -265,6 +268,16 @@ def test_numbers_that_are_not_finite_are_found_before_training(
     said = "episode 1 has NaN or infinite action, entry 0, at frame 2"
     with pytest.raises(UnusableInputError, match=said):
         adapt(options)
+    shown = ["finetune", "--dry_run", f"--policy.path={base}", f"--real=[{real}]"]
+    assert main([*shown, f"--output_dir={tmp_path / 'shown'}"]) == 2
+    assert said in capsys.readouterr().err
+    pq.write_table(table, data)
+    assert main([*shown, f"--output_dir={tmp_path / 'shown'}"]) == 0
+    (base / "config.json").write_text(
+        (base / "config.json").read_text().replace('"type": "act"', '"type": "mine"')
+    )
+    assert main([*shown, f"--output_dir={tmp_path / 'other'}"]) == 2
+    assert "policy type 'mine' is not one of LeRobot's" in capsys.readouterr().err
 
 
 def test_a_base_cut_short_is_one_line(
