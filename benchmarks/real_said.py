@@ -138,29 +138,40 @@ def named(told: Mapping[str, Any]) -> dict[str, int]:
     return dict(found)
 
 
-def _borne_out(copy: Path, told: Mapping[str, Any], went_well: Sequence[int]) -> dict[str, float]:
-    """Return which cameras named as moved show their scene elsewhere by another measure, too.
+def _borne_out(copy: Path, told: Mapping[str, Any], went_well: Sequence[int]) -> dict[str, str]:
+    """Return what else says so of cameras named as moved or black.
 
-    By what share of the picture's width: phase correlation of episodes' median pictures. Outcomes
-    that are made up in blocks of episodes don't make what changed between these untrue.
+    Moved: by phase correlation of episodes' median pictures, and by what share of the width. Black:
+    by their mean grey. Outcomes that are made up don't make untrue what is in the pictures.
     """
     summary = told["summary"].get("camera_check") or {"found": ()}
-    cameras = [one["camera"] for one in summary["found"] if one["question"] == "moved"]
-    takes, result = list(load_takes(copy)) if cameras else [], {}
-    for camera in cameras:
+    asked = {"moved", "black"} & {one["question"] for one in summary["found"]}
+    takes, result = list(load_takes(copy)) if asked else [], dict[str, str]()
+
+    def of(question: str) -> list[str]:
+        return [one["camera"] for one in summary["found"] if one["question"] == question]
+
+    def said_of(camera: str, question: str) -> list[Take]:
+        key = f"{camera}.{question}"
+        return [t for t in takes if summary["takes"].get(t.info.uid, {}).get(key) == "yes"]
+
+    for camera in of("black"):
+        grey = max(float(_median(take, camera).mean()) for take in said_of(camera, "black"))
+        if grey < 1.0:
+            result[f"camera {camera}: black"] = f"so it is: a mean of {grey:.1f} of 255"
+    for camera in of("moved"):
         usual, *others = (
             np.median([_median(take, camera) for take in chosen], axis=0).astype(np.float32)
             for chosen in (
                 [take for take in takes if take.episode in went_well],
-                *([take] for take in takes
-                  if summary["takes"].get(take.info.uid, {}).get(f"{camera}.moved") == "yes"),
+                *([take] for take in said_of(camera, "moved")),
             )
         )  # fmt: skip
         window = cv2.createHanningWindow(usual.shape[::-1], cv2.CV_32F)
         far = np.median([cv2.phaseCorrelate(usual, p, window)[0] for p in others], axis=0)
         share = float(np.hypot(*far)) / usual.shape[1]
         if share >= WORTH:
-            result[f"camera {camera}: moved"] = share
+            result[f"camera {camera}: moved"] = f"by phase correlation, too: {share:.1%} of width"
     return result
 
 
@@ -196,10 +207,9 @@ def cases(result: Mapping[str, Any]) -> list[str]:
         told, false = list[str](), 0
         for row in rows:
             for name, n in row["named"].items():
-                share = row["borne_out"].get(name)
-                too = "" if share is None else f" (by phase correlation, too: {share:.1%} of width)"
-                told.append(f"{row['set']} {name} {n}{too}")
-                false += share is None
+                too = row["borne_out"].get(name, "")
+                told.append(f"{row['set']} {name} {n}{too and f' ({too})'}")
+                false += not too
         quiet = sum(not row["named"] for row in rows)
         now = [*told, f"{quiet} of {len(rows)} sets of outcomes: no mode, no cause, no camera"]
         judged = "wrong" if false else "right, else can't tell" if told else "can't tell"

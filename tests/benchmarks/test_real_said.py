@@ -35,7 +35,7 @@ def test_a_named_cause_of_made_up_outcomes_is_wrong() -> None:
         "set": "arm",
         "tried": tried[0],
         "named": told,
-        "borne_out": {"camera top: moved": 0.07},
+        "borne_out": {"camera top: moved": "by phase correlation, too: 7.0% of width"},
     }
     rows = cases({"said": [moved], "sets": [], "lights": []})[2:]
     assert "moved 3 (by phase correlation, too: 7.0% of width)" in rows[0]
