@@ -76,6 +76,9 @@ SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
 ENDS: Final = ("standstill_s", "never", "closings", "end", "duration")
 """Figures of how an attempt ended: what it ended by began before."""
+WENT: Final = 0.5
+"""Where no gripper tells: who went this part of the way that joints usually travel, and then
+stands, may be done, and isn't called frozen."""
 WAITS_S: Final = 0.3
 """An arm that stands still so soon after it has let go has done what it meant to."""
 
@@ -393,6 +396,7 @@ class Comparison:
         least_p: the smallest p that so many takes can reach; above `CHANCE` nothing can be told.
         nearest: the figure that separates best, named or not; None if there is none.
         on_the_way: which takes let go before the end of the way that successes carry along.
+        done: which stood still only once they had done what they meant to.
     """
 
     failures: int
@@ -404,6 +408,7 @@ class Comparison:
     nearest: Separation | None = None
     values: Mapping[str, FloatArray] = field(default_factory=dict)
     on_the_way: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def shown_by(self, row: int, name: str, failed: NDArray[np.bool_]) -> bool:
         """Say whether a take stands off most successes, on the failures' side, in a figure."""
@@ -448,7 +453,10 @@ class Comparison:
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
                 f"{beyond}{near}. {WOULD_TELL}"
             )
-        why = [s for s in self.separations if s.name.partition(":")[0] not in ("duration", "end")]
+        ends = {"duration", "end", "standstill_s"}
+        if any(s.name == "mode:frozen" for s in self.separations):
+            ends.remove("standstill_s")
+        why = [s for s in self.separations if s.name.partition(":")[0] not in ends]
         first = self.cause or [*why, *self.separations][0]
         said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "
         said += f"{takes})."
@@ -493,6 +501,9 @@ def compare(
     for name in columns:
         if name.startswith("mode:"):
             columns[name] = np.nan_to_num(columns[name])
+    done = _done(rows)
+    if "mode:frozen" in columns:
+        columns["mode:frozen"][done] = 0.0
     for what in ("close", "open"):
         pose = [c for name, c in columns.items() if name.startswith(f"{what}:")]
         if pose and n > NEIGHBOURS:
@@ -575,13 +586,26 @@ def compare(
             np.array([r.values.get("carried", math.nan) for r in rows]),
             ~bad,
         ),
+        done,
     )  # fmt: skip
+
+
+def _done(rows: Sequence[TakeFigures]) -> NDArray[np.bool_]:
+    """Say whose standstill began once it had let go; without closings, once it had gone far."""
+    closings, way_deg = (
+        np.array([row.values.get(name, math.nan) for row in rows]) for name in ("closings", "never")
+    )
+    if np.median(closings) > 0:
+        at_s = [(r.at_s.get("standstill_s", 0.0), r.at_s.get("open", math.inf)) for r in rows]
+        return np.array([still_s >= open_s - WAITS_S for still_s, open_s in at_s])
+    known = way_deg[np.isfinite(way_deg)]
+    return np.asarray(way_deg >= WENT * (np.median(known) if len(known) else math.inf))
 
 
 def _begins_s(name: str, rows: Sequence[TakeFigures]) -> float:
     """Return when in failures a figure is read: 0 if throughout, and last if it is of the end."""
     kind = name.partition(":")[0]
-    if kind in ENDS:
+    if kind in ENDS or name == "mode:frozen":
         return math.inf
     return float(np.median([r.at_s.get(kind.removesuffix("_far"), 0.0) for r in rows]))
 
@@ -644,7 +668,8 @@ def take_evidence(
         if name == "mode":
             mode = M(s.name.partition(":")[2])
             own, seen = mode is figures.mode.mode, ModeCall(mode, None, (figures.mode.seen[mode],))
-            calls.append((-math.inf, -own, figures.mode if own else seen))
+            when_s = math.inf if mode is M.FROZEN else -math.inf
+            calls.append((when_s, -own, figures.mode if own else seen))
             continue
         if name in ("taken", "put") and value > 0.5 * s.well:
             continue
@@ -653,7 +678,7 @@ def take_evidence(
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        shows = _mode_of(name, value, found, row, figures, failed, names)
+        shows = _mode_of(name, value, found, row, failed, names)
         if shows is not None:
             when_s = at_s if at_s is not None else math.inf if name in ENDS else -math.inf
             calls.append((when_s, PRECEDENCE.index(shows), ModeCall(shows, None, (evidence[-1],))))
@@ -672,7 +697,6 @@ def _mode_of(
     value: float,
     found: Comparison,
     row: int,
-    figures: TakeFigures,
     failed: NDArray[np.bool_],
     shown: set[str],
 ) -> FailureMode | None:
@@ -692,6 +716,5 @@ def _mode_of(
     if name in ("open", "carried"):
         return M.SLIP if found.on_the_way[row] else M.MISPLACEMENT if name == "open" else None
     if mode in (M.FROZEN, M.TIMEOUT) and "standstill_s" in shown:
-        let_go_s = figures.at_s.get("open", math.inf) - WAITS_S
-        return None if figures.at_s.get("standstill_s", 0.0) >= let_go_s else mode
+        return None if found.done[row] else mode
     return mode
