@@ -22,14 +22,9 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.modes import (
-    PRECEDENCE,
-    SHAKE_RAD,
-    STILL_RAD_S,
-    ModeCall,
-    failure_mode,
-)
+from gaploop.failure_analysis.modes import PRECEDENCE, SHAKE_RAD, ModeCall, failure_mode
 from gaploop.failure_analysis.signals.grip import pressing
+from gaploop.failure_analysis.signals.motion import STILL_RAD_S
 from gaploop.failure_analysis.signals.registry import (
     Evidence,
     MissingChannelError,

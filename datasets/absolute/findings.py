@@ -392,7 +392,8 @@ def set_beside(ours: AbsoluteReport, usual: AbsoluteReport) -> tuple[list[Trend]
     for f in ours.findings:
         if too := both.get((f.kind, f.about)):
             who = f" of {f.about}" if f.about else ""
-            lines.append(f"  {f.kind}{who}{f.number()}; {there} has{too.number() or ' it'}, too.")
+            what = f.kind.replace("_", " ")
+            lines.append(f"  {what}{who}{f.number()}; {there} has{too.number() or ' it'}, too.")
     if same := sorted({what for what, _ in names} - set(alike)):
         lines.append(f"  No different beyond chance: {', '.join(same)}.")
     return found, [f"Beside {usual.episodes} episodes of {there}:", *lines]
