@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.grippers import Gripper
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, TakeKind
 
@@ -129,6 +130,8 @@ class Take:
         episode: index in the dataset it was read from, or None.
         cameras: camera name to its pictures.
         depth: depth stream to its pictures [mm], uint16, shape (height, width).
+        grippers: as the episodes of its dataset together tell; None: joints called "gripper", whose
+            angles the arm's model knows.
     """
 
     info: TakeInfo
@@ -140,6 +143,7 @@ class Take:
     episode: int | None = None
     cameras: Mapping[str, Images] = field(default_factory=dict)
     depth: Mapping[str, Images] = field(default_factory=dict)
+    grippers: tuple[Gripper, ...] | None = None
 
     @property
     def duration_s(self) -> float:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.grippers import side_of
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
 from gaploop.failure_analysis.signals.motion import step_of
@@ -315,11 +316,14 @@ def grasp_events(
         closings = tuple(_by_effort(g, motion, effort[:, g.gripper]) for g in closings)
     events = list[Event]()
     for number, grasp in enumerate(closings):
-        whose = motion.joints[grasp.gripper].partition("gripper")[0].replace("_", " ")  # of a pair
+        side = side_of(motion.joints[grasp.gripper])
+        whose = f"{side} " if side else ""
         handed_over = any(later.gripper != grasp.gripper for later in closings[number + 1 :])
         if not grasp.held:
             times = "once" if len(closings) == 1 else f"{len(closings)} times"
-            short = f"they stop {abs(math.degrees(grasp.short_rad)):.1f}° from the command"
+            travel_rad = float(np.ptp(motion.sent_rad[:, grasp.gripper]))
+            off = abs(grasp.short_rad) / max(travel_rad, abs(grasp.short_rad))
+            short = f"they stop {100.0 * off:.0f} % of their travel from the command"
             message = f"the {whose}gripper closed {times} and its jaws met ({short})"
             met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
             missed = Evidence("grip_short_rad", grasp.short_rad, "rad", message)

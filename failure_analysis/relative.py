@@ -676,7 +676,10 @@ def take_evidence(
         shows = _mode_of(name, value, found, row, failed, names)
         if shows is not None:
             when_s = at_s if at_s is not None else math.inf if name in ENDS else -math.inf
-            calls.append((when_s, PRECEDENCE.index(shows), ModeCall(shows, None, (evidence[-1],))))
+            by = evidence[-1]
+            if name == "put" and shows is M.MISSED_GRASP:
+                by = figures.mode.seen.get(shows, by)
+            calls.append((when_s, PRECEDENCE.index(shows), ModeCall(shows, None, (by,))))
             handled |= name in HANDLED
     if handled and not any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS):
         calls = [c for c in calls if c[2].mode not in (M.OBSTRUCTION, M.COLLISION)]
@@ -705,7 +708,8 @@ def _mode_of(
         if name in ("close", "taken") and held[row] >= BEYOND * np.median(well):
             return None  # whatever else is so, they had it until they were opened
         if name in ("open", "carried", "put") and held[row] < FIGURES["held"].floor:
-            return None  # they had nothing
+            # Nothing came down, since they had nothing, where all that went well had something.
+            return M.MISSED_GRASP if name == "put" and well.min() >= 50.0 else None
     if name == "put" and shown & {"open", "open_far"}:
         return None  # where it opened is another place
     if name in ("open", "carried"):

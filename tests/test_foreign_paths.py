@@ -230,7 +230,7 @@ failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
-failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
+failure_analysis/review/takes.py:TakeSource._read | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours

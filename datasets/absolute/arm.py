@@ -23,6 +23,7 @@ from scipy.signal import lfilter
 from scipy.stats import kendalltau, theilslopes
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.grippers import gripper_of
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.core.telemetry import Telemetry
@@ -431,13 +432,13 @@ def distances(recording: MotionRecording, delay_s: float) -> FloatArray:
 def closing(recording: MotionRecording, joint: int) -> float:
     """Return 1 where a gripper closes towards lower values, -1 where towards higher ones.
 
-    Where it is closed it holds things, short of its command, in most episodes.
+    As of `gripper_of`.
     """
-    apart = [e.reading[:, joint] - e.command[:, joint] for e in recording.episodes]
-    below, above = (
-        float(np.median([np.clip(sign * a, 0, None).mean() for a in apart])) for sign in (1, -1)
+    command, reading = (
+        [getattr(e, name)[:, joint] for e in recording.episodes] for name in ("command", "reading")
     )
-    return 1.0 if below >= above else -1.0
+    grip = gripper_of(joint, command, reading, recording.info.fps, named=True)
+    return -1.0 if grip is not None and grip.sent_closed > grip.sent_open else 1.0
 
 
 LEADER: Final = "leader"

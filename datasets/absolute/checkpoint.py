@@ -17,13 +17,13 @@ from safetensors.numpy import load_file
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, regular_file
+from gaploop.core.grippers import is_grip
 from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.statistics import Estimate
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.columns import ACTION, FORCE, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 

@@ -16,10 +16,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.grippers import is_grip
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.recording import evenly, is_grip
+from gaploop.datasets.absolute.recording import evenly
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.lerobot_read import pictures_at
 from gaploop.datasets.v3_files import FrameTable, load_frames

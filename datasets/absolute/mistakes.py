@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.grippers import is_grip
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.checkpoint import CheckpointTests, affine
-from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.v3_files import FrameTable
 

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gaploop.core.grippers import gripper_columns, is_grip
 from gaploop.core.messages import FloatArray
 from gaploop.datasets import layout
 from gaploop.datasets.columns import ACTION, SENT, STATE
 from gaploop.datasets.layout import DatasetInfo
 
-GRIPS: Final = ("grip", "jaw", "finger", "hand", "thumb", "pinky")
-"""A joint named so stops at what it holds, which is no fault."""
 TURN_RAD: Final = 2.0 * math.pi
 """Joints that all stay within are in radians: of an arm in degrees, one moves further."""
 TICKS_FROM: Final = 1080.0
@@ -33,11 +32,6 @@ STEPS: Final = 5.0
 """Commands that spread by less than so many of the readings' steps may be steps themselves."""
 TREMBLE: Final = 7.0
 """Noise alone goes at most so many times as far as from row to row."""
-
-
-def is_grip(name: str) -> bool:
-    """Say whether a joint's name is that of a gripper or a hand."""
-    return any(word in name.lower() for word in GRIPS)
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,12 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
         why = "no joint of the state answers one of the action" if alike else "values are missing"
         return MotionRecording(info, lengths, why_not=why, **of_missing)
     names = info.names(STATE)
-    is_hand = [is_grip(names[s]) for _, s in pairs]
+    driven = gripper_columns(
+        [names[s] for _, s in pairs],
+        [action[rows[e][0] : rows[e][1]][:, [a for a, _ in pairs]] for e in usable],
+        info.fps,
+    )
+    is_hand = [is_grip(names[s]) or k in driven for k, (_, s) in enumerate(pairs)]
     body = [s for (_, s), grip in zip(pairs, is_hand, strict=True) if not grip]
     in_radians = bool(body) and float(np.abs(state[whole][:, body]).max()) <= TURN_RAD
     joints = []

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.grippers import side_of
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
 from gaploop.failure_analysis.modes import spans
 from gaploop.failure_analysis.views.phases import phase_at
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import GRIPPER_RAD, ArmMotion, TakeView
 
 MOST_POINTS: Final = 400
 """Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
@@ -73,12 +74,13 @@ def curves(take: Take) -> Curves:
         lag_s = motion.lag_samples / motion.rate_hz
         lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
         found.append(Strip(f"off command{lag}", "°", tuple(lines)))
+        of_grip = 100.0 / GRIPPER_RAD if motion.scaled else math.degrees(1.0)
         lines = [
-            _line(f"{joints[k].partition('gripper')[0]}{name}", t_s, np.degrees(v[:, k]))
+            _line(f"{side_of(joints[k])} {name}".strip(), t_s, of_grip * v[:, k])
             for k in motion.grippers
             for name, v in (("command", motion.sent_rad), ("reading", motion.position_rad))
         ]
-        found.append(Strip("gripper", "°", tuple(lines)))
+        found.append(Strip("gripper", "%" if motion.scaled else "°", tuple(lines)))
         speeds = {"command": motion.sent_velocity_rad_s, "reading": motion.velocity_rad_s}
         lines = [
             _line(name, t_s, np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0)))

@@ -11,8 +11,9 @@ import json
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,6 +23,7 @@ import numpy as np
 
 from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.grippers import Gripper
 from gaploop.core.journal_format import read_header, read_take, take_folders
 from gaploop.core.messages import Image
 from gaploop.core.paths import inside
@@ -45,7 +47,7 @@ from gaploop.datasets.video import (
 )
 from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, TakeDiagnosis
 from gaploop.failure_analysis.review.signals import curves, options
-from gaploop.failure_analysis.views.joints import in_units, units_of
+from gaploop.failure_analysis.views.joints import grippers_of, in_units, units_of
 from gaploop.sim.recolour import THE_CELLS, recoloured_take
 
 ANY: Final = ""
@@ -245,6 +247,20 @@ class TakeSource:
             UnusableInputError: it can't be read, or lies outside the folder.
             OSError: it is gone.
         """
+        return replace(self._read(episode), grippers=self._grippers)
+
+    @cached_property
+    def _grippers(self) -> tuple[Gripper, ...] | None:
+        return grippers_of(self._first_takes())
+
+    def _first_takes(self) -> list[Take]:
+        takes = []
+        for episode in self._first:
+            with contextlib.suppress(GaploopError, OSError, KeyError, ValueError):
+                takes.append(self._read(episode))  # what can't be read is said once it is opened
+        return takes
+
+    def _read(self, episode: EpisodeRow) -> Take:
         uid = episode.info.uid
         if self._info is None:
             names = (journal_format.HEADER, journal_format.FRAMES, journal_format.TELEMETRY)
@@ -267,13 +283,10 @@ class TakeSource:
         Raises:
             UnusableInputError: as of `units_of`, or the station's camera isn't there.
         """
-        takes = []
         for episode in self._first:
             if names := sorted(picture.camera for picture in self.pictures(episode)):
                 self._scene.camera_among(names, str(self.root))
-            with contextlib.suppress(GaploopError, OSError, KeyError, ValueError):
-                takes.append(self.take(episode))  # what can't be read is said once it is opened
-        return units_of(takes, stated)
+        return units_of(self._first_takes(), stated)
 
     def pictures(self, episode: EpisodeRow) -> list[CameraVideo]:
         """Return where each camera's pictures of a take are; not whether they are inside."""

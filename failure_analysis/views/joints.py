@@ -17,12 +17,12 @@ import numpy as np
 
 from gaploop.core.arms import ARM_MODELS, CELL_ARMS, model_of
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.grippers import Gripper, gripper_columns, gripper_of, is_grip
 from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import MOVES_RAD, joint_units, named, plainly_radians
-from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset, numbers
 
@@ -47,9 +47,32 @@ FEWEST_STEPS: Final = 30
 
 
 def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
-    """Return takes with the units of their joints; see `units_of`."""
+    """Return takes with the units of their joints and their grippers; see `units_of`."""
     units = units_of(takes, stated)
-    return [in_units(take, units) for take in takes]
+    grippers = grippers_of(takes)
+    return [replace(in_units(take, units), grippers=grippers) for take in takes]
+
+
+def grippers_of(takes: Sequence[Take]) -> tuple[Gripper, ...] | None:
+    """Return the grippers of takes of one folder; None for arms whose models know theirs."""
+    driven = [t for t in takes if t.frames.sent.size and t.frames.state.size]
+    if not driven:
+        return None
+    first = driven[0].info
+    names, cells = first.joint_names, {arm.robot_type for arm in CELL_ARMS.values()}
+    for take in driven:
+        info, frames = take.info, take.frames
+        known = model_of(info.robot_type) is not None or info.robot_type in cells
+        alike = info.joint_names == names and frames.sent.shape == frames.state.shape
+        if known or take.telemetry.arms() or not alike or frames.state.shape[1] != len(names):
+            return None
+    sent, read = [t.frames.sent for t in driven], [t.frames.state for t in driven]
+    found = list[Gripper]()
+    for k in gripper_columns(names, sent, first.fps):
+        told, answered = ([v[:, k] for v in values] for values in (sent, read))
+        grip = gripper_of(k, told, answered, first.fps, named=is_grip(names[k]))
+        found += [grip] if grip is not None else []
+    return tuple(found)
 
 
 def units_of(takes: Sequence[Take], stated: str = "") -> str:

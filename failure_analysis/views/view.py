@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arms import CELL_ARMS
+from gaploop.core.grippers import is_grip, side_of
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
+GRIPPER_RAD = 1.92  # travel of the SO-101's gripper: limits on angles hold for it
 UNREAD_S = 0.5  # a joint that isn't read for longer is left out of its take
 
 
@@ -33,6 +35,9 @@ class ArmMotion:
         sent_rad: joint commands after safety [rad], shape (n, n_joints).
         position_rad: joint readings [rad], shape (n, n_joints).
         current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
+        grippers: columns of the grippers; a pair of arms has two. One whose values are no known
+            angle, per cent or metres as they may be, has the travel of an SO-101's.
+        scaled: the grippers' values are so, and say nothing about how late the arm answers.
     """
 
     t_s: FloatArray
@@ -41,6 +46,8 @@ class ArmMotion:
     current_a: FloatArray
     joints: tuple[str, ...]
     rate_hz: float
+    grippers: tuple[int, ...] = ()
+    scaled: bool = False
 
     @cached_property
     def sent_velocity_rad_s(self) -> FloatArray:
@@ -54,18 +61,14 @@ class ArmMotion:
 
     @cached_property
     def arm_joints(self) -> NDArray[np.int64]:
-        """Columns of the joints that aren't the gripper."""
-        return np.array([i for i, name in enumerate(self.joints) if "gripper" not in name])
+        """Columns of the joints that aren't a gripper's or a hand's."""
+        names = enumerate(self.joints)
+        return np.array([i for i, n in names if not is_grip(n) and i not in self.grippers], int)
 
     @cached_property
     def gripper(self) -> int | None:
         """Column of the gripper, if the arm has one; of a pair, the first arm's."""
         return self.grippers[0] if self.grippers else None
-
-    @cached_property
-    def grippers(self) -> tuple[int, ...]:
-        """Columns of all grippers: a pair of arms has two."""
-        return tuple(i for i, name in enumerate(self.joints) if "gripper" in name)
 
     @cached_property
     def short_rad(self) -> FloatArray:
@@ -75,17 +78,18 @@ class ArmMotion:
 
     def arm_of(self, gripper: int) -> NDArray[np.int64]:
         """Columns of the joints of the arm that a gripper is on: `left_…` of `left_gripper`."""
-        prefix = self.joints[gripper].partition("gripper")[0]
-        return np.array([i for i in self.arm_joints if self.joints[i].startswith(prefix)])
+        side = side_of(self.joints[gripper])
+        return np.array([i for i in self.arm_joints if not side or side_of(self.joints[i]) == side])
 
     @cached_property
     def lag_samples(self) -> float:
         """Delay from command to reading [samples]; NaN where nothing moved enough to tell."""
         # The delay that explains the answer best, by cross-correlation over all joints.
-        sent, answer = self.sent_velocity_rad_s, self.velocity_rad_s
+        columns = self.arm_joints if self.scaled else np.arange(len(self.joints))
+        sent, answer = self.sent_velocity_rad_s[:, columns], self.velocity_rad_s[:, columns]
         n = len(sent)
         longest = min(round(0.5 * self.rate_hz), n // 3)
-        if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
+        if longest < 2 or np.abs(sent).max(initial=0.0) < MOVING_RAD_S:
             return float("nan")
         size = 1 << (2 * n - 1).bit_length()
         spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
@@ -183,6 +187,11 @@ class TakeView:
         commands, readings = angles_rad(frames.sent, info), angles_rad(frames.state, info)
         if commands is None or readings is None:
             return None
+        commands, readings = commands.copy(), readings.copy()
+        for grip in self.take.grippers or ():
+            k = grip.column
+            commands[:, k] = GRIPPER_RAD * grip.opened(frames.sent[:, k], read=False)
+            readings[:, k] = GRIPPER_RAD * grip.opened(frames.state[:, k], read=True)
         columns = answering(commands, readings)
         if columns is None:
             return None
@@ -202,7 +211,11 @@ class TakeView:
         commanded, answers = map(list, zip(*known, strict=True))
         names = tuple(info.joint_names[k].removesuffix(".pos") for k in answers)
         read, unknown = readings[:, answers], np.full((len(frames), len(answers)), np.nan)
-        return _motion(frames.t_s, commands[:, commanded], read, unknown, names)
+        motion = _motion(frames.t_s, commands[:, commanded], read, unknown, names)
+        if motion is None or self.take.grippers is None:
+            return motion
+        at = tuple(answers.index(g.column) for g in self.take.grippers if g.column in answers)
+        return replace(motion, grippers=at, scaled=bool(at))
 
     @cached_property
     def tool(self) -> ToolPath | None:
@@ -314,7 +327,8 @@ def _motion(
     if not period_s > 0:
         return None
     rate_hz = round(1.0 / period_s, 3)  # windows of half a sample must not hang on rounding
-    return ArmMotion(t_s, _filled(sent), _filled(position), current, joints, rate_hz)
+    grippers = tuple(i for i, name in enumerate(joints) if "gripper" in name)
+    return ArmMotion(t_s, _filled(sent), _filled(position), current, joints, rate_hz, grippers)
 
 
 def _filled(values: FloatArray) -> FloatArray:
