@@ -48,6 +48,8 @@ PICTURES: Final = (0, 10, 20, 40)
 """Pictures looked at, by their number in the episode."""
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
+STUCK: Final = 0.2
+"""Share of what it is told to travel, below which a gripper is stuck, and not at what it holds."""
 NEIGHBOURS: Final = 3
 STOPS: Final = 3
 """So often an arm may stop more in failures than in successes, and read nothing twice for that."""
@@ -304,9 +306,15 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     for k, joint in enumerate(motion.joints):
         told = float(np.ptp(sent[:, k]))
         if told > TRAVELS_RAD:
-            values[f"travel:{joint}"] = float(np.ptp(read[:, k])) / math.degrees(told) * 100.0
+            went = float(np.ptp(read[:, k])) / math.degrees(told)
+            # Jaws stop at what they hold, however wide it is: only such as hardly move are stuck.
+            held_up = k not in motion.arm_joints and went >= STUCK
+            values[f"travel:{joint}"] = 100.0 * (1.0 if held_up else went)
         if k in motion.arm_joints:
-            values[f"offset:{joint}"] = float(np.median(off[:, k]))
+            # What is off at times only is pushed, or late.
+            parts = [float(np.median(part)) for part in np.array_split(off[:, k], 3) if len(part)]
+            same = min(parts) > 0.0 or max(parts) < 0.0
+            values[f"offset:{joint}"] = min(parts, key=abs) if same else 0.0
             values[f"start:{joint}"] = float(np.median(read[:3, k]))
             values[f"end:{joint}"] = float(np.median(read[-3:, k]))
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
