@@ -19,7 +19,7 @@ LEVEL: Final = 0.1
 """Share of a gripper's travel within which it is at a level."""
 AT_LEVELS: Final = 0.8
 """A joint without such a name is a gripper's only if it is commanded to levels for this share."""
-CHANGES_S: Final = 0.25
+CHANGES_S: Final = 0.5
 """and goes from one to the other so fast, in most changes,"""
 MOST_CHANGES: Final = 0.8
 REST_S: Final = 0.4

@@ -48,6 +48,8 @@ PICTURES: Final = (0, 10, 20, 40)
 """Pictures looked at, by their number in the episode."""
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
+LASTS: Final = 0.25
+"""Share of an offset that is there in every third of an attempt."""
 STUCK: Final = 0.2
 """Share of what it is told to travel, below which a gripper is stuck, and not at what it holds."""
 NEIGHBOURS: Final = 3
@@ -311,10 +313,11 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
             held_up = k not in motion.arm_joints and went >= STUCK
             values[f"travel:{joint}"] = 100.0 * (1.0 if held_up else went)
         if k in motion.arm_joints:
-            # What is off at times only is pushed, or late.
+            # What is off in a part of an attempt only is pushed.
+            middle = float(np.median(off[:, k]))
             parts = [float(np.median(part)) for part in np.array_split(off[:, k], 3) if len(part)]
-            same = min(parts) > 0.0 or max(parts) < 0.0
-            values[f"offset:{joint}"] = min(parts, key=abs) if same else 0.0
+            lasts = all(part * middle >= LASTS * middle**2 for part in parts)
+            values[f"offset:{joint}"] = middle if lasts else 0.0
             values[f"start:{joint}"] = float(np.median(read[:3, k]))
             values[f"end:{joint}"] = float(np.median(read[-3:, k]))
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
@@ -698,6 +701,16 @@ def take_evidence(
     return cause, call, tuple(ordered)[: SHOWN + len(call.evidence)]
 
 
+def _was_taken(found: Comparison, row: int, failed: NDArray[np.bool_]) -> bool:
+    """Say whether a camera that shows the taking of what goes well shows it here, too."""
+    for name, column in found.values.items():
+        well = column[~failed & np.isfinite(column)]
+        shows = name.startswith("taken:") and len(well) and np.percentile(well, 75) >= SEEN_SHARE
+        if shows and column[row] > 0.5 * np.median(well):
+            return True
+    return False
+
+
 def _mode_of(
     name: str,
     value: float,
@@ -720,6 +733,8 @@ def _mode_of(
             return M.MISSED_GRASP if name == "put" and well.min() >= 50.0 else None
     if name == "put" and shown & {"open", "open_far"}:
         return None  # where it opened is another place
+    if name == "put" and not np.isfinite(held[row]):
+        return M.SLIP if _was_taken(found, row, failed) else None
     if name in ("open", "carried"):
         return M.SLIP if found.on_the_way[row] else M.MISPLACEMENT if name == "open" else None
     if mode in (M.FROZEN, M.TIMEOUT) and "standstill_s" in shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.labels import open_labelled
 from gaploop.failure_analysis.review.takes import TakeSource
 from gaploop.failure_analysis.views.joints import angles_rad, answering, with_units
+from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.finetune.evaluate import recorded
 from gaploop.scripts.cli import main
@@ -43,6 +44,37 @@ def plain_take(sent: FloatArray, read: FloatArray, robot: str, uid: str = "0") -
     info = TakeInfo(uid, kind=TakeKind.IMPORT, fps=FPS, joint_names=JOINTS, robot_type=robot)
     frames = replace(Frames.empty(), t_s=np.arange(n) / FPS, state=read, action=sent, sent=sent)
     return Take(info, Outcome.UNLABELLED, frames, Telemetry(np.empty(0), {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "of_percent"),
+    [("actuator8", lambda g: 0.0004 * g), ("gripper", lambda g: 1.0 - 0.01 * g)],
+)
+def test_grippers_of_any_name_and_unit_close_alike(
+    name: str, of_percent: Callable[[FloatArray], FloatArray]
+) -> None:
+    """A Panda's, which goes by `actuator8` in metres, never closed: its failures were unknown."""
+
+    def closings(jaw: str, numbers: Callable[[FloatArray], FloatArray], robot: str) -> list[Grasp]:
+        takes = []
+        for seed in range(6):
+            sent, read = in_degrees(seed, lag=1)
+            if seed >= 4:
+                read[:, -1] = np.r_[sent[:1, -1], sent[:-1, -1]]  # closes on nothing
+            for values in (sent, read):
+                values[:, 0] += 60.0
+                values[:, -1] = numbers(values[:, -1])
+            found = plain_take(sent, read, robot)
+            takes.append(replace(found, info=replace(found.info, joint_names=(*JOINTS[:-1], jaw))))
+        motions = [TakeView(t).motion for t in with_units(takes, "degrees")]
+        return [g for motion in motions if motion is not None for g in grasps(motion)]
+
+    usual = closings("gripper", lambda g: g, "so101_follower")
+    foreign = closings(name, of_percent, "panda")
+    assert [g.held for g in foreign] == [g.held for g in usual]
+    assert any(g.held for g in usual)
+    assert not all(g.held for g in usual)
+    assert [g.close_s for g in foreign] == pytest.approx([g.close_s for g in usual], abs=0.05)
 
 
 @pytest.fixture(scope="module")

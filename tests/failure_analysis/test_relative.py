@@ -10,6 +10,7 @@ import pytest
 from failure_analysis_makers import commands, repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
 from gaploop.failure_analysis.modes import ModeCall
@@ -84,6 +85,23 @@ def test_a_delay_of_a_third_of_a_row_is_none(row_s: float, named: bool) -> None:
     lags_s = [0.0 + 0.002 * k if k % 2 else 0.036 + 0.001 * k for k in range(12)]
     takes = [replace(row, row_s=row_s) for row in rows(lags_s)]
     assert bool(compare(takes, [k % 2 == 0 for k in range(12)]).cause) == named
+
+
+def test_a_joint_that_is_pushed_has_no_offset_and_jaws_stop_at_what_they_hold() -> None:
+    """An elbow that leant against a box was "spatial geometry" wherever nobody had a twin."""
+
+    def figures(rows_off: slice, off_rad: float, hold_rad: float) -> TakeFigures:
+        made = take(hold_rad=hold_rad, seed=3)
+        state = made.telemetry.columns["follower.elbow_flex.position_rad"].copy()
+        state[rows_off] += off_rad
+        columns = {**made.telemetry.columns, "follower.elbow_flex.position_rad": state}
+        return figures_of(replace(made, telemetry=Telemetry(made.telemetry.t_s, columns)))
+
+    always, lately = (figures(rows, 0.14, 0.2) for rows in (slice(None), slice(250, None)))
+    assert always.values["offset:elbow_flex"] == pytest.approx(8.0, abs=0.3)
+    assert abs(lately.values["offset:elbow_flex"]) < 0.5
+    for hold_rad, percent in ((0.5, 100.0), (0.84, pytest.approx(1.0, abs=5.0))):
+        assert figures(slice(0), 0.0, hold_rad).values["travel:gripper"] == percent
 
 
 def mixed(bad: Sequence[Take]) -> Diagnosis:
