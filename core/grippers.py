@@ -24,6 +24,8 @@ CHANGES_S: Final = 0.5
 MOST_CHANGES: Final = 0.8
 REST_S: Final = 0.4
 """A gripper that was told so long ago where to go is there, or at what it holds."""
+LONG_S: Final = 1.5
+"""A closing that lasts so long shows where the jaws stay."""
 SHORT: Final = 0.03
 """Share of its travel by which it stops short of its command at something held."""
 HOLDS: Final = 0.25
@@ -46,6 +48,7 @@ class Gripper:
     Attributes:
         sent_closed, sent_open: commands, in the dataset's units.
         read_closed, read_open: readings; NaN where these come in units that nothing explains.
+        settles_s: from the command to close to jaws at rest [s], in three quarters of the closings.
     """
 
     column: int
@@ -53,6 +56,7 @@ class Gripper:
     sent_open: float
     read_closed: float
     read_open: float
+    settles_s: float = 0.0
 
     def opened(self, values: FloatArray, *, read: bool) -> FloatArray:
         """Return how far open it is, 0 closed to 1 open; by readings that don't tell, always 0."""
@@ -67,13 +71,19 @@ def is_grip(name: str) -> bool:
     return any(word in name.lower() for word in GRIPS)
 
 
-def side_of(name: str) -> str:
-    """Return which arm of a pair a joint's name says it is on: "left", "right" or ""."""
+def _side(name: str) -> str:
     low = name.lower()
-    for side in ("left", "right"):
-        if side in low or low.startswith(f"{side[0]}_"):
-            return side
-    return ""
+    called = (s for s in ("left", "right") if s in low or low.startswith(f"{s[0]}_"))
+    return next(called, "")
+
+
+def sides_of(names: Sequence[str]) -> list[str]:
+    """Return which arm of a pair each joint is on by its name: "left", "right" or "".
+
+    A left finger is on no left arm where no other joint is called left.
+    """
+    arms = {_side(name) for name in names if not is_grip(name)}
+    return [_side(name) if _side(name) in arms else "" for name in names]
 
 
 def gripper_columns(
@@ -91,11 +101,14 @@ def gripper_columns(
     """
     named = [k for k, name in enumerate(names) if is_grip(name)]
     found = list[int]()
-    for side in dict.fromkeys(side_of(names[k]) for k in named):
-        columns = [k for k in named if side_of(names[k]) == side]
+    sides = sides_of(names)
+    for side in dict.fromkeys(sides[k] for k in named):
+        columns = [k for k in named if sides[k] == side]
         grips = [k for k in columns if "grip" in names[k].lower()]
         if len(columns) == 1 or len(grips) == 1 or _move_together(sent, columns):
             found.append((grips or columns)[0])
+        elif len(columns) == 2 and len({_side(names[k]) for k in columns} - {""}) == 2:
+            found += columns
     if named or len(names) < 3:
         return tuple(found)
     driven = [k for k in range(len(names)) if _is_switched([s[:, k] for s in sent], fps)]
@@ -186,14 +199,14 @@ def gripper_of(
             return None
         closed = low if named or begins > 0.5 else high
     opened = high if closed == low else low
+    settles_s = _settles_s(sent, read, closed, LEVEL * travel, fps)
     if of_one_unit:
-        return Gripper(column, closed, opened, closed, opened)
+        return Gripper(column, closed, opened, closed, opened, settles_s)
     if not told:  # one width throughout: is that an object's, or none?
-        return Gripper(column, closed, opened, np.nan, np.nan)
+        return Gripper(column, closed, opened, np.nan, np.nan, settles_s)
     toward = 1.0 if middle[closed] > middle[opened] else -1.0
-    return Gripper(
-        column, closed, opened, toward * float(np.nanmax(toward * at[closed])), middle[opened]
-    )
+    reads_closed = toward * float(np.nanmax(toward * at[closed]))
+    return Gripper(column, closed, opened, reads_closed, middle[opened], settles_s)
 
 
 def _rests_at(
@@ -207,3 +220,22 @@ def _rests_at(
         if (settled := since > rows - 0.5).any():
             found[k] = np.median(readings[settled])
     return found
+
+
+def _settles_s(
+    sent: Sequence[FloatArray], read: Sequence[FloatArray], closed: float, within: float, fps: float
+) -> float:
+    """Return how long a gripper takes from its command to where it stays for the closing [s]."""
+    found, reads = list[float](), _levels(np.concatenate(read))
+    for commands, readings in zip(sent, read, strict=True):
+        there = np.r_[False, np.abs(commands - closed) <= within, False]
+        edges = np.flatnonzero(np.diff(there.astype(np.int8)))
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            if start == 0 or (stop - start) / fps < LONG_S:
+                continue
+            part = readings[start:stop]
+            rest = float(np.median(part[len(part) // 2 :]))
+            away = np.flatnonzero(np.abs(part - rest) > LEVEL * (reads[1] - reads[0]))
+            away = away[away < len(part) // 2]
+            found.append(float(away[-1] + 1) / fps if len(away) else 0.0)
+    return float(np.percentile(found, 75)) if found else 0.0

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.grippers import side_of
+from gaploop.core.grippers import sides_of
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
 from gaploop.failure_analysis.signals.motion import step_of
@@ -78,6 +78,7 @@ def arms(view: TakeView) -> tuple[ArmMotion, ...]:
             position_rad=main.position_rad[:, own],
             current_a=main.current_a[:, own],
             joints=tuple(main.joints[i] for i in own),
+            grippers=tuple(own.index(k) for k in main.grippers if k in own),
         )
         for own in parts
     )
@@ -316,7 +317,7 @@ def grasp_events(
         closings = tuple(_by_effort(g, motion, effort[:, g.gripper]) for g in closings)
     events = list[Event]()
     for number, grasp in enumerate(closings):
-        side = side_of(motion.joints[grasp.gripper])
+        side = sides_of(motion.joints)[grasp.gripper]
         whose = f"{side} " if side else ""
         handed_over = any(later.gripper != grasp.gripper for later in closings[number + 1 :])
         if not grasp.held:

@@ -48,8 +48,10 @@ PICTURES: Final = (0, 10, 20, 40)
 """Pictures looked at, by their number in the episode."""
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
+FEWEST_RESTS: Final = 5
+"""Rows at rest, from which on an offset is taken from them: a late joint is off as it moves."""
 LASTS: Final = 0.25
-"""Share of an offset that is there in every third of an attempt."""
+"""Share of an offset that is there in the first third of an attempt, too."""
 STUCK: Final = 0.2
 """Share of what it is told to travel, below which a gripper is stuck, and not at what it holds."""
 NEIGHBOURS: Final = 3
@@ -313,10 +315,11 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
             held_up = k not in motion.arm_joints and went >= STUCK
             values[f"travel:{joint}"] = 100.0 * (1.0 if held_up else went)
         if k in motion.arm_joints:
-            # What is off in a part of an attempt only is pushed.
+            # What isn't off from the beginning is pushed, later.
+            begins, rests = off[: len(off) // 3, k], motion.slow[: len(off) // 3, k]
             middle = float(np.median(off[:, k]))
-            parts = [float(np.median(part)) for part in np.array_split(off[:, k], 3) if len(part)]
-            lasts = all(part * middle >= LASTS * middle**2 for part in parts)
+            first = float(np.median(begins[rests] if rests.sum() >= FEWEST_RESTS else begins))
+            lasts = first * middle >= LASTS * middle**2
             values[f"offset:{joint}"] = middle if lasts else 0.0
             values[f"start:{joint}"] = float(np.median(read[:3, k]))
             values[f"end:{joint}"] = float(np.median(read[-3:, k]))
@@ -350,15 +353,29 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
 
 
 def _speed_reached(motion: ArmMotion) -> float:
-    """Return `speed_gain` over `FOLLOWED_S`: no arm follows commands that jump, as chunks' do."""
+    """Return `speed_gain` over `FOLLOWED_S`, where a joint is told to go fast; 1 if it keeps up.
+
+    No arm follows commands that jump, as chunks' do, and one that swings to where an attempt begins
+    is told nothing.
+    """
     rows = max(1, round(FOLLOWED_S * motion.rate_hz))
+    late = 0 if math.isnan(motion.lag_samples) else round(motion.lag_samples)
+    n = len(motion.t_s) - rows - late
+    if n < 1:
+        return math.nan
     asked, done = (
-        np.percentile(np.abs(x[rows:] - x[:-rows]), 99, axis=0)[motion.arm_joints]
-        if len(x) > rows else np.zeros(len(motion.arm_joints))
+        np.abs(x[rows:] - x[:-rows])[:, motion.arm_joints]
         for x in (motion.sent_rad, motion.position_rad)
-    )  # fmt: skip
-    fast = asked > max(MOVING_RAD_S * FOLLOWED_S, 0.5 * float(asked.max(initial=0.0)))
-    return float(np.median(done[fast] / asked[fast])) if fast.any() else np.nan
+    )
+    asked, done = asked[:n], done[late : late + n]
+    most = np.percentile(asked, 99, axis=0)
+    drives = most > max(MOVING_RAD_S * FOLLOWED_S, 0.5 * float(most.max(initial=0.0)))
+    reached = [
+        float(np.median(done[fast, k] / asked[fast, k]))
+        for k in np.flatnonzero(drives)
+        if (fast := asked[:, k] > 0.5 * most[k]).any()
+    ]
+    return min(1.0, float(np.median(reached))) if reached else math.nan
 
 
 def _covered(picture: Image) -> float:
@@ -688,7 +705,7 @@ def take_evidence(
         if shows is not None:
             when_s = at_s if at_s is not None else math.inf if name in ENDS else -math.inf
             by = evidence[-1]
-            if name == "put" and shows is M.MISSED_GRASP:
+            if name == "put":
                 by = figures.mode.seen.get(shows, by)
             calls.append((when_s, PRECEDENCE.index(shows), ModeCall(shows, None, (by,))))
             handled |= name in HANDLED
@@ -725,15 +742,17 @@ def _mode_of(
         return M.SLIP if value > FIGURES[name].floor else mode
     held = found.values.get("held", np.full(len(failed), np.nan))
     well = held[~failed & np.isfinite(held)]
-    if len(well) and np.median(well) >= 50.0:  # the jaws tell
+    jaws_tell = bool(len(well)) and np.median(well) >= 50.0
+    if jaws_tell:
         if name in ("close", "taken") and held[row] >= BEYOND * np.median(well):
             return None  # whatever else is so, they had it until they were opened
-        if name in ("open", "carried", "put") and held[row] < FIGURES["held"].floor:
-            # Nothing came down, since they had nothing, where all that went well had something.
-            return M.MISSED_GRASP if name == "put" and well.min() >= 50.0 else None
+        if name in ("open", "carried", "put") and held[row] < 0.5 * np.median(well):
+            # They had nothing then: nothing came down for that, where all that went well had it.
+            lost = M.SLIP if held[row] >= FIGURES["held"].floor else M.MISSED_GRASP
+            return lost if name == "put" and well.min() >= 50.0 else None
     if name == "put" and shown & {"open", "open_far"}:
         return None  # where it opened is another place
-    if name == "put" and not np.isfinite(held[row]):
+    if name == "put" and not jaws_tell:
         return M.SLIP if _was_taken(found, row, failed) else None
     if name in ("open", "carried"):
         return M.SLIP if found.on_the_way[row] else M.MISPLACEMENT if name == "open" else None

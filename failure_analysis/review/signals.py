@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.grippers import side_of
+from gaploop.core.grippers import sides_of
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
 from gaploop.failure_analysis.modes import spans
@@ -74,9 +74,10 @@ def curves(take: Take) -> Curves:
         lag_s = motion.lag_samples / motion.rate_hz
         lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
         found.append(Strip(f"off command{lag}", "°", tuple(lines)))
+        sides = sides_of(joints)
         of_grip = 100.0 / GRIPPER_RAD if motion.scaled else math.degrees(1.0)
         lines = [
-            _line(f"{side_of(joints[k])} {name}".strip(), t_s, of_grip * v[:, k])
+            _line(f"{sides[k]} {name}".strip(), t_s, of_grip * v[:, k])
             for k in motion.grippers
             for name, v in (("command", motion.sent_rad), ("reading", motion.position_rad))
         ]

@@ -86,7 +86,10 @@ def lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> fl
     carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
     if before.sum() < 3 or carried.sum() < 5:
         return np.nan
-    values = of(motion.arm_of(grasp.gripper)[1:4])
+    columns = motion.arm_of(grasp.gripper)[1:4]
+    if not len(columns):
+        return np.nan
+    values = of(columns)
     return float(np.median(values[carried]) - np.median(values[before]))
 
 

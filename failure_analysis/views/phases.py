@@ -56,6 +56,7 @@ def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
     """Find every closing of every gripper, oldest first; none where there is no gripper."""
     t_s, found = motion.t_s, []
     lag = 0.0 if np.isnan(motion.lag_samples) else motion.lag_samples
+    settles = max(round(SETTLE_S * motion.rate_hz + lag), round(motion.settles_s * motion.rate_hz))
     for gripper in motion.grippers:
         sent, read = motion.sent_rad[:, gripper], motion.position_rad[:, gripper]
         low, high = float(sent.min()), float(max(sent[0], np.percentile(sent, 90)))
@@ -64,7 +65,7 @@ def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
         for start, stop in zip(*runs(sent < low + CLOSED_SHARE * (high - low)), strict=True):
             if (stop - start) / motion.rate_hz < 0.15:
                 continue
-            settled = min(int(start) + round(SETTLE_S * motion.rate_hz + lag), int(stop) - 1)
+            settled = min(int(start) + settles, int(stop) - 1)
             window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
             short = float(np.median(read[window])) - float(np.median(sent[window]))
             lost = float("nan")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arms import CELL_ARMS
-from gaploop.core.grippers import is_grip, side_of
+from gaploop.core.grippers import is_grip, sides_of
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
@@ -38,6 +38,7 @@ class ArmMotion:
         grippers: columns of the grippers; a pair of arms has two. One whose values are no known
             angle, per cent or metres as they may be, has the travel of an SO-101's.
         scaled: the grippers' values are so, and say nothing about how late the arm answers.
+        settles_s: what those take to close [s]; 0 if that isn't known.
     """
 
     t_s: FloatArray
@@ -48,6 +49,7 @@ class ArmMotion:
     rate_hz: float
     grippers: tuple[int, ...] = ()
     scaled: bool = False
+    settles_s: float = 0.0
 
     @cached_property
     def sent_velocity_rad_s(self) -> FloatArray:
@@ -78,8 +80,8 @@ class ArmMotion:
 
     def arm_of(self, gripper: int) -> NDArray[np.int64]:
         """Columns of the joints of the arm that a gripper is on: `left_…` of `left_gripper`."""
-        side = side_of(self.joints[gripper])
-        return np.array([i for i in self.arm_joints if not side or side_of(self.joints[i]) == side])
+        sides = sides_of(self.joints)
+        return np.array([i for i in self.arm_joints if sides[gripper] in ("", sides[i])], int)
 
     @cached_property
     def lag_samples(self) -> float:
@@ -214,8 +216,9 @@ class TakeView:
         motion = _motion(frames.t_s, commands[:, commanded], read, unknown, names)
         if motion is None or self.take.grippers is None:
             return motion
-        at = tuple(answers.index(g.column) for g in self.take.grippers if g.column in answers)
-        return replace(motion, grippers=at, scaled=bool(at))
+        seen = [g for g in self.take.grippers if g.column in answers]
+        at, settle_s = tuple(answers.index(g.column) for g in seen), [g.settles_s for g in seen]
+        return replace(motion, grippers=at, scaled=bool(at), settles_s=max(settle_s, default=0.0))
 
     @cached_property
     def tool(self) -> ToolPath | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gaploop.core.grippers import Gripper, gripper_columns, gripper_of
+from gaploop.core.grippers import Gripper, gripper_columns, gripper_of, sides_of
 from gaploop.core.messages import FloatArray
 
 FPS = 25.0
@@ -87,8 +87,10 @@ def test_one_that_only_trembles_is_none() -> None:
 def test_two_fingers_of_one_gripper_are_one_and_a_hand_is_none() -> None:
     told = [episode(held=True, seed=k)[0] for k in range(4)]
     two = [np.column_stack([arm(k), 0.04 * t, 0.04 * t]) for k, t in enumerate(told)]
-    names = ["joint1", "joint2", "joint3", "finger_joint1", "finger_joint2"]
-    assert gripper_columns(names, two, FPS) == (3,)
+    for fingers in (["finger_joint1", "finger_joint2"], ["left_finger", "right_finger"]):
+        names = ["joint1", "joint2", "joint3", *fingers]
+        assert gripper_columns(names, two, FPS) == (3,)
+        assert sides_of(names) == [""] * 5
     rng = np.random.default_rng(1)
     hand = [rng.normal(size=(160, 6)) for _ in range(4)]
     names = [f"{side}_hand_{finger}" for side in ("left", "right") for finger in "abc"]
@@ -98,7 +100,7 @@ def test_two_fingers_of_one_gripper_are_one_and_a_hand_is_none() -> None:
 @pytest.mark.parametrize("names", [["left_gripper", "right_gripper"], ["motor_3", "motor_7"]])
 def test_a_pair_of_arms_has_two(names: list[str]) -> None:
     told = [episode(held=True, seed=k)[0] for k in range(6)]
-    pair = [np.column_stack([arm(k), t, arm(k + 9), t[::-1]]) for k, t in enumerate(told)]
+    pair = [np.column_stack([arm(k), t, arm(k + 9), np.roll(t, 20)]) for k, t in enumerate(told)]
     joints = [f"motor_{k}" for k in range(8)]
     joints[3], joints[7] = names
     assert gripper_columns(joints, pair, FPS) == (3, 7)

@@ -26,7 +26,8 @@ def motion(shut: list[tuple[float, float]], held: bool, seconds: float = 10.0) -
     sent[:, 1] = np.where(closed, 0.0, 0.8)
     read = sent.copy()
     read[:, 1] = np.maximum(sent[:, 1], 0.3 if held else 0.0)
-    return ArmMotion(t_s, sent, read, np.full_like(read, np.nan), ("arm", "gripper"), RATE_HZ)
+    unknown = np.full_like(read, np.nan)
+    return ArmMotion(t_s, sent, read, unknown, ("arm", "gripper"), RATE_HZ, grippers=(1,))
 
 
 @given(st.lists(st.floats(0.3, 2.0), max_size=5), st.booleans())
