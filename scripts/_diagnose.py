@@ -341,8 +341,7 @@ def _factors(config: DiagnoseConfig) -> int:
     write_run(folder, "diagnose", options.jsonable(config), inputs, summary)
     lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
     options.emit(config.json, result, "\n".join(lines))
-    compared = (found.table and found.table.effects) or found.gaps or found.change is not None
-    return 0 if compared else INCONCLUSIVE
+    return 0 if found.table and found.table.effects else INCONCLUSIVE
 
 
 def _folder(config: DiagnoseConfig) -> Path:

@@ -101,8 +101,8 @@ def test_pictures_without_any_structure_do_not_crash() -> None:
 
 def cohort(level: str = "dim") -> CohortStatistics:
     return cohort_of_trials([
-        Trials({"lighting": "nominal"}, 45, 50, t0_ns=1),
-        Trials({"lighting": level}, 15, 50, t0_ns=2),
+        Trials({"lighting": "nominal"}, 45, 50),
+        Trials({"lighting": level}, 15, 50),
     ])  # fmt: skip
 
 
