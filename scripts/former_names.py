@@ -50,6 +50,23 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Former or present command → its options that are written otherwise now."""
 
+GONE: Final[Mapping[tuple[str, str], str]] = {
+    **dict.fromkeys(
+        (("check", "--people"), ("publish", "--blur_people"), ("push", "--blur_people")),
+        "deface VIDEO (pip install deface) blurs faces better; then gaploop check. See "
+        "docs/teleoperate/consent.md#people-in-pictures",
+    ),
+}
+"""Present command and option that is gone → what is there instead."""
+
+
+def refusal(arguments: list[str]) -> str | None:
+    """Return the line for an option that is gone, with what does the same now."""
+    for option in (word.partition("=")[0] for word in arguments[1:]):
+        if instead := GONE.get((arguments[0], option)):
+            return f"{option} is gone: {instead}"
+    return None
+
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
     """Return the arguments as they are typed now, and the line to say if that is a change."""
