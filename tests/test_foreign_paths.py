@@ -210,9 +210,6 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
-datasets/hub/dataset.py:outgoing | shutil.rmtree(copy, ignore_errors=True) | ours
-datasets/lerobot_publish.py:_blurred | scratch / f'{key}.mp4' | take
-datasets/lerobot_publish.py:_write | shutil.rmtree(stage / _SCRATCH, ignore_errors=True) | ours
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
