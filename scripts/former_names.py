@@ -51,6 +51,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 
 GONE: Final[Mapping[tuple[str, str], str]] = {
+    ("demo", "--seed"): "type the commands of commands.txt, which the demo writes, with other gaps",
     **dict.fromkeys(
         (("check", "--people"), ("publish", "--blur_people"), ("push", "--blur_people")),
         "deface VIDEO (pip install deface) blurs faces better; then gaploop check. See "

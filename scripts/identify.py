@@ -40,7 +40,7 @@ class IdentifyConfig:
     does the rest. In the embedded cell all of it runs by itself. Nothing learns from these
     episodes.
 
-    Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
+    Writes station_twin.yaml, for --env.twin and --robot.twin, held_out.png with the curves, and
     run.json.
     """
 

@@ -289,7 +289,6 @@ collect/lerobot_types.py:named_registries | Path(home) / folder | ours
 collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
 scripts/_demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
-scripts/_demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
 scripts/_demo.py:run_demo | folder / f'cell_{name}' | ours
 scripts/push.py:_kind | folder / part | ours
 finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user
