@@ -51,6 +51,10 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 
 GONE: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "calibrate",
+        "drift",
+    ): "gaploop doctor --robot.type=… --station=FILE says each day what moved",
     ("demo", "--seed"): "type the commands of commands.txt, which the demo writes, with other gaps",
     **dict.fromkeys(
         (("check", "--people"), ("publish", "--blur_people"), ("push", "--blur_people")),
@@ -58,14 +62,14 @@ GONE: Final[Mapping[tuple[str, str], str]] = {
         "docs/teleoperate/consent.md#people-in-pictures",
     ),
 }
-"""Present command and option that is gone → what is there instead."""
+"""Present command, and its option or action that is gone → what is there instead."""
 
 
 def refusal(arguments: list[str]) -> str | None:
-    """Return the line for an option that is gone, with what does the same now."""
-    for option in (word.partition("=")[0] for word in arguments[1:]):
-        if instead := GONE.get((arguments[0], option)):
-            return f"{option} is gone: {instead}"
+    """Return the line for an option or action that is gone, with what does the same now."""
+    for word in (word.partition("=")[0] for word in arguments[1:]):
+        if instead := GONE.get((arguments[0], word)):
+            return f"{word} is gone: {instead}"
     return None
 
 
