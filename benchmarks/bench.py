@@ -204,7 +204,7 @@ class BenchConfig:
     """closed_loop, reinforcement, seeing_remedies, transfer: which arms; targeted, uniform and
     oracle, of the others all, unless given. base_vision: rooms, or smooth, the control."""
     robot: str = ""
-    """base_vision, closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
+    """base_vision, closed_loop: the cells' robot arm; so101 unless given."""
     schedules: int = 100
     """faults: how many runs with random faults."""
     retrains: int = 0

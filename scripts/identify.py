@@ -78,7 +78,7 @@ class Modelled:
     """The arm that episodes are of."""
 
     model: str = ""
-    """so101, vx300s, or the MJCF file of any arm of position servos; the arm of the cell with the
+    """so101, or the MJCF file of any arm of position servos; the arm of the cell with the
     episodes' joints unless given."""
 
 

@@ -79,7 +79,6 @@ finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True
 finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
-core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/consent.py:_read_private | path.parent / name | ours
 core/consent.py:_set_private | path.parent / f'.{name}.lock' | ours
 core/consent.py:_set_private | path.parent / name | ours
