@@ -293,7 +293,7 @@ def _diagnosed(
         mine = load_twin(file) if file is not None else None
         about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
-    planned = plan_for(found, ask).plan if found.takes else None
+    planned = plan_for(found, ask) if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     pictures = {
         take.info.uid: example_pictures(

@@ -41,7 +41,7 @@ def diagnosis() -> Diagnosis:
 def instead_of_takes(diagnosis: Diagnosis) -> Plan:
     """A plan by somebody who believes that demonstrations don't fix drives."""
     curves = expected_curves() | {GapDimension.ACTUATOR_RESPONSE: flat_curve(0.9)}
-    return plan_for(diagnosis, PlanRequest(Budget(takes=30), curves)).plan
+    return plan_for(diagnosis, PlanRequest(Budget(takes=30), curves))
 
 
 def test_a_report_holds_everything_in_one_file(diagnosis: Diagnosis) -> None:
