@@ -51,25 +51,25 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 
 GONE: Final[Mapping[tuple[str, str], str]] = {
-    (
-        "calibrate",
-        "drift",
-    ): "gaploop doctor --robot.type=… --station=FILE says each day what moved",
+    ("calibrate", "drift"): "doctor --robot.type=… --station=FILE says each day what moved",
+    ("check", "--people"): "see docs/teleoperate/consent.md#people-in-pictures",
     ("demo", "--seed"): "type the commands of commands.txt, which the demo writes, with other gaps",
-    **dict.fromkeys(
-        (("check", "--people"), ("publish", "--blur_people"), ("push", "--blur_people")),
-        "deface VIDEO (pip install deface) blurs faces better; then gaploop check. See "
-        "docs/teleoperate/consent.md#people-in-pictures",
-    ),
+    ("publish", "--blur_people"): "see docs/teleoperate/consent.md#people-in-pictures",
+    ("push", "--blur_people"): "see docs/teleoperate/consent.md#people-in-pictures",
+    ("record", "--teleop.type=remote"): "see docs/teleoperate/remote.md",
+    ("rollout", "--teleop.type=remote"): "see docs/teleoperate/remote.md",
+    ("serve", "leader"): "a browser leads from elsewhere (teleoperate --teleop.type=browser)",
+    ("teleoperate", "--teleop.type=remote"): "see docs/teleoperate/remote.md",
 }
 """Present command, and its option or action that is gone → what is there instead."""
 
 
 def refusal(arguments: list[str]) -> str | None:
     """Return the line for an option or action that is gone, with what does the same now."""
-    for word in (word.partition("=")[0] for word in arguments[1:]):
-        if instead := GONE.get((arguments[0], word)):
-            return f"{word} is gone: {instead}"
+    for argument in arguments[1:]:
+        for word in (argument, argument.partition("=")[0]):
+            if instead := GONE.get((arguments[0], word)):
+                return f"{word} is gone: {instead}"
     return None
 
 
