@@ -5,7 +5,7 @@ from typing import Final
 
 from gaploop.scripts import options
 
-RARE: Final = ("host", "policy.fps", "policy.threads", "policy.format")
+RARE: Final = ("what", "host", "policy.fps", "policy.threads", "policy.format")
 EXAMPLE: Final = """\
 gaploop serve policy --policy.path=base --port=8441
 """
