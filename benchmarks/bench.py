@@ -18,7 +18,7 @@ python -m benchmarks cell
 python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
 python -m benchmarks loop --json
-python -m benchmarks link --seconds=20
+python -m benchmarks link
 python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
 python -m benchmarks supervised_ends --n=3 --output_dir=outputs/supervised_ends
@@ -45,7 +45,6 @@ python -m benchmarks noise --data=FOLDER_WITH_DATASETS --output_dir=outputs/nois
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --cameras=4 --seconds=1800 --output_dir=outputs/record4
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
-python -m benchmarks people --data=FOLDER_WITH_IMAGES_AND_LABELS
 python -m benchmarks power_cuts --kills=1000 --output_dir=outputs/power_cuts
 python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
@@ -81,14 +80,13 @@ BENCHES: Final = {
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
-    "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
+    "link": "a policy on another machine: how long its plans are under way",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "noise": "learned noise of readings against white noise, on held-out logs of real arms",
     "memory": "what the recorder's processes hold after each of 200 takes",
-    "people": "whom OpenCV's detectors miss, on pictures in which somebody marked people",
     "power_cuts": "takes, labels and datasets that a power cut costs, writes lost and out of order",
     "probe": "hidden stations: contact by feel; camera, light, table and object by pictures",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
@@ -153,7 +151,6 @@ class BenchConfig:
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
     any_arm: a folder of MJCF files, instead of those that come with packages.
     absolute, noise, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
-    people: a folder with images/*.jpg and labels/*.txt in YOLO's layout.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
@@ -207,7 +204,7 @@ class BenchConfig:
     """closed_loop, reinforcement, seeing_remedies, transfer: which arms; targeted, uniform and
     oracle, of the others all, unless given. base_vision: rooms, or smooth, the control."""
     robot: str = ""
-    """base_vision, closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
+    """base_vision, closed_loop: the cells' robot arm; so101 unless given."""
     schedules: int = 100
     """faults: how many runs with random faults."""
     retrains: int = 0

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.special import expit
 
 from gaploop.core.statistics import rate
-from gaploop.failure_analysis.cohort import change, matched
 from gaploop.failure_analysis.factors import Trials, factor_table
 
 COSTS: Final = {"lighting": {"dim": -0.5}, "distractors": {"2": -1.0, "4": -2.0}}
@@ -45,7 +44,7 @@ def made_up_takes(
         session = k * SESSIONS // takes
         cost = sum(COSTS[f].get(v, 0.0) for f, v in levels.items() if f in COSTS) if planted else 0
         won = int(rng.random() < expit(0.8 + cost + shift[session]))
-        rows.append(Trials(levels, won, 1, f"s{session}" if sessions else "", 1 + k, f"{k:05d}"))
+        rows.append(Trials(levels, won, 1, f"s{session}" if sessions else ""))
     return rows
 
 
@@ -84,44 +83,6 @@ def _cries(rng: np.random.Generator, takes: int, sessions: bool) -> tuple[int, i
     return int(any(e.verdict != "not shown" for e in factor_table(rows).effects)), 1
 
 
-def _gap_covers(rng: np.random.Generator) -> tuple[int, int]:
-    rates = rng.uniform(0.05, 0.95, 12)
-    gap = 0.25
-    sides: tuple[list[Trials], list[Trials]] = [], []
-    for k, chance in enumerate(rates):
-        for side, lost in zip(sides, (0.0, gap), strict=True):
-            trials = int(rng.integers(1, 8))
-            won = int(rng.binomial(trials, max(chance - lost, 0.0)))
-            side.append(Trials({"cell": str(k)}, won, trials))
-    weight = np.array(
-        [a.trials * b.trials / (a.trials + b.trials) for a, b in zip(*sides, strict=True)]
-    )
-    true = float(weight @ (rates - np.maximum(rates - gap, 0.0)) / weight.sum())
-    found = matched(*sides)
-    return int(found is not None and found.difference.low <= true <= found.difference.high), 1
-
-
-def _pairs_cover(rng: np.random.Generator) -> tuple[int, int]:
-    sides: tuple[list[Trials], list[Trials]] = [], []
-    true = []
-    for k in range(30):
-        ease = rng.normal(1.0, 1.5)  # scenes differ: that is why they are matched
-        chances = expit(ease), expit(ease - 1.0)
-        true.append(chances[0] - chances[1])
-        for side, chance in zip(sides, chances, strict=True):
-            side.append(Trials({"scene": str(k)}, int(rng.random() < chance), 1))
-    found = matched(*sides)
-    return int(
-        found is not None and found.difference.low <= np.mean(true) <= found.difference.high
-    ), 1
-
-
-def _change_cries(rng: np.random.Generator) -> tuple[int, int]:
-    rows = made_up_takes(rng, 80, planted=True, sessions=False)
-    found = change(rows, shuffles=199)
-    return int(found is not None and found.flagged), 1
-
-
 LAWS: Final[Mapping[str, tuple[str, Callable[[np.random.Generator], tuple[int, int]]]]] = {
     "intervals of factors, 60 takes": ("95 % hold the truth", lambda g: _covers(g, 60, False)),
     "intervals of factors, 300 takes": ("95 % hold the truth", lambda g: _covers(g, 300, False)),
@@ -129,14 +90,11 @@ LAWS: Final[Mapping[str, tuple[str, Callable[[np.random.Generator], tuple[int, i
         "95 % hold the truth",
         lambda g: _covers(g, 300, True),
     ),
-    "matched gap, strata of 1 to 7": ("95 % hold the truth", _gap_covers),
-    "matched gap, 30 pairs": ("95 % hold the truth", _pairs_cover),
     "no factor matters, 60 takes": ("at most 5 % alarms", lambda g: _cries(g, 60, False)),
     "no factor matters, 300 takes in 10 sessions that differ": (
         "at most 5 % alarms",
         lambda g: _cries(g, 300, True),
     ),
-    "nothing changed over 80 takes": ("at most 5 % alarms", _change_cries),
 }
 """Law to what is promised and one draw of it: how often it came true, of how many."""
 

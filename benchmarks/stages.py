@@ -320,7 +320,7 @@ def plan_for(
         images = about is not None and about.sees_pictures
         curves = expected_curves(image_policy=images)
         ask = PlanRequest(Budget(takes=takes), curves, image_policy=images, about=about)
-        save_plan(planned_for(diagnosis, ask).plan, path)
+        save_plan(planned_for(diagnosis, ask), path)
     return load_plan(path)
 
 

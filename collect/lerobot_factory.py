@@ -40,7 +40,6 @@ from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import Station
 from gaploop.sim.cell import PacedCellClock
 from gaploop.sim.randomise import cell_arguments
-from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
 from gaploop.teleop.calibration.store import calibration_path, load_calibration
 from gaploop.teleop.leaders.cartesian import JOINT_RAD_S, CartesianLeader, common_limits
 from gaploop.teleop.leaders.controls import Controls, IntentSource, MotionOptions
@@ -64,18 +63,14 @@ log = logging.getLogger(__name__)
 def calibration_of(file: Path | None, follower: Follower) -> str:
     """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
 
-    The calibration lies beside the station's `file`; the arm is at rest, and its pose is compared
-    with the stored one.
+    The calibration lies beside the station's `file`.
 
     Raises:
         UnusableInputError: the calibration file can't be read.
     """
     calibration = load_calibration(calibration_path(file), missing_ok=True)
-    model = model_of(follower.robot_type)
-    now = CalibrationSighting(follower.read().position_rad, follower.joint_names)
     own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    arm = ArmModel.load(model) if model else None
-    for line in before_recording(calibration, now, arm=arm, arm_file=own_file):
+    for line in calibration.doubts(own_file):
         log.warning("%s", line)
     return calibration.id
 

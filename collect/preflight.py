@@ -26,7 +26,7 @@ from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import append_line, json_lines, read_json, writable_folder, write_json
-from gaploop.core.messages import Tick
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import Follower
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
@@ -185,6 +185,10 @@ FPS: Final = 50.0
 """Turns are thinned to about this rate [Hz]: steps between readings must be larger than noise."""
 AROUND_S: Final = 0.6
 """Of the rest before and after a motion so much belongs to it [s]."""
+PLAY_DEG: Final = 1.0
+"""An arm that is put back somewhere reads the same to within this."""
+SLIPPED_DEG: Final = 2.0
+"""Beyond this a joint reads otherwise: a gear's tooth, a slipped horn, another calibration."""
 HELD: Final = 0.05
 """A number that was read once is taken to be right to this share."""
 SAID: Final = ("offset", "noise", "repeats", "quantum", "dead_band", "joint_delay", "jumps")
@@ -240,6 +244,16 @@ def check_motion(report: AbsoluteReport) -> Iterator[CheckResult]:
         if worst is not None:
             found += f"; at rest {worst.about} is furthest off, by {worst.size.value:.2g}°"
         yield CheckResult(MOTION, Level.OK, found)
+
+
+def rest_figures(names: Sequence[str], position_rad: FloatArray) -> list[Figure]:
+    """Return where joints read to be before they move: a slipped horn shows from day to day."""
+    degrees = np.degrees(position_rad).tolist()
+    return [
+        Figure("reading at rest", name, "°", Estimate(value, value - PLAY_DEG, value + PLAY_DEG),
+               SLIPPED_DEG)
+        for name, value in zip(names, degrees, strict=True)
+    ]  # fmt: skip
 
 
 def camera_figures(results: Sequence[CheckResult]) -> list[Figure]:

@@ -204,8 +204,7 @@ def run_take(
     elif watch.stale or cut_off():
         reason = watch.stale or cut_off()
     elif gone:
-        to_do = say_to_do(gone, getattr(leader, "where", ""))
-        reason = f"{say_reasons(gone)}: {to_do}."
+        reason = f"{say_reasons(gone)}: {say_to_do(gone)}."
     elif end.reason is EndReason.STOPPED and not over:
         reason = "stopped by the user"
     elif end.tripped:

@@ -2,7 +2,6 @@
 
 import logging
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,8 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.differences import Profile, profile, require_same
 from gaploop.datasets.formats.dataset import NewDataset
-from gaploop.datasets.people import FoundPeople, PeopleDetector, find_people, note_people
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
-from gaploop.datasets.video import VideoRange, encode_part, verify
+from gaploop.datasets.video import verify
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +43,6 @@ class PublishReport:
         refused: uid to the reason why a take can't be published.
         labels: label events added now.
         withheld: uid to the reason why there is no valid consent.
-        people: uid to how many faces and people were blurred, of those published now.
     """
 
     published: tuple[str, ...] = ()
@@ -54,7 +51,6 @@ class PublishReport:
     refused: Mapping[str, str] = field(default_factory=dict)
     labels: int = 0
     withheld: Mapping[str, str] = field(default_factory=dict)
-    people: Mapping[str, int] = field(default_factory=dict)
 
 
 def publish(journal: Path, root: Path, _repo_id: str = "") -> int:
@@ -69,7 +65,6 @@ def publish_takes(
     *,
     on_take: Callable[[int, int], None] | None = None,
     hook: staging.Hook = staging.no_hook,
-    blur: PeopleDetector | None = None,
 ) -> PublishReport:
     """Publish what is new in `journal` to the dataset at `root`.
 
@@ -79,7 +74,6 @@ def publish_takes(
     Args:
         root: dataset folder; created, or appended to after a compatibility check.
         on_take: called with (takes done, takes to do).
-        blur: finds the people to blur in what is new; the journal keeps its pictures.
 
     Raises:
         UnusableInputError: no journal there, a root with other fps, joints or features, or a
@@ -155,7 +149,7 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        added, refused, people = _write(stage, folders, said, on_take, hook, blur)
+        added, refused = _write(stage, folders, said, on_take, hook)
         uids = tuple(str(row["gap_uid"]) for row in added)
         if added or layout.is_dataset(root):
             episodes_table.publish_events(journal, stage, new, folders)
@@ -170,7 +164,7 @@ def publish_takes(
                         if line not in have and labels.is_about(line, held):
                             stream.write(line + b"\n")
             staging.commit(stage, root, hook)
-        return replace(report, published=uids, refused=refused, labels=len(new), people=people)
+        return replace(report, published=uids, refused=refused, labels=len(new))
 
 
 def refusal(take: Take) -> str:
@@ -189,25 +183,19 @@ def refusal(take: Take) -> str:
     return ""
 
 
-_SCRATCH: Final = ".blurred"
-
-
 def _write(
     stage: Path,
     folders: Sequence[tuple[Path, TakeHeader]],
     said: Mapping[str, Mapping[str, Any]],
     on_take: Callable[[int, int], None] | None,
     hook: staging.Hook,
-    blur: PeopleDetector | None,
-) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, int]]:
-    """Append takes to the dataset at `stage`; return their episode columns, those refused, and how
-    many people were blurred.
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Append takes to the dataset at `stage`; return their episode columns, and those refused.
 
     What keeps one take out doesn't keep the others out.
     """
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
-    found = dict[str, dict[str, FoundPeople]]()
     writer = None
     for number, (folder, header) in enumerate(folders):
         if on_take is not None and number:
@@ -221,7 +209,6 @@ def _write(
             at = {
                 f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras
             }
-            seen = _blurred(at, len(take.frames), info.fps, stage / _SCRATCH, blur)
             reason = refusal(take)
             frames = columns.frame_columns(take, header.observed) if not reason else {}
         except UnusableInputError as error:
@@ -233,12 +220,10 @@ def _write(
         if writer is None:
             features = columns.take_features(header)
             writer = NewDataset(stage, info.fps, info.robot_type, features)
-        found[info.uid] = seen
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
         end = read_end(folder)
         stated = end.statistics if end is not None else {}
         stats = {f"{columns.IMAGES}{c}": from_stated(stated.get(c)) for c in take.cameras}
-        stats |= dict.fromkeys((k for k, f in seen.items() if f.boxes), None)
         writer.append(take.info.task, frames, at, depth, stats)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
@@ -248,24 +233,5 @@ def _write(
         on_take(len(folders), len(folders))
     if writer is not None:
         writer.finish()
-    if blur is not None:
-        note_people(stage, blur, found)
-        shutil.rmtree(stage / _SCRATCH, ignore_errors=True)
     hook("finalized")
-    return rows, refused, {u: sum(p.count for p in seen.values()) for u, seen in found.items()}
-
-
-def _blurred(
-    at: dict[str, Path], frames: int, fps: float, scratch: Path, detector: PeopleDetector | None
-) -> dict[str, FoundPeople]:
-    """Return whom a take's videos show; those with people are replaced in `at` by blurred ones."""
-    found = dict[str, FoundPeople]()
-    if detector is None:
-        return found
-    for key, path in list(at.items()):
-        found[key] = find_people(VideoRange(path, 0.0, frames, fps)(), fps, detector)
-        if found[key].boxes:
-            scratch.mkdir(parents=True, exist_ok=True)
-            at[key] = scratch / f"{key}.mp4"
-            encode_part(path, 0.0, frames, fps, at[key], found[key].redraw)
-    return found
+    return rows, refused

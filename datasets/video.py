@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -361,18 +361,8 @@ def count_frames(path: Path) -> int:
     return video_index(path).frames
 
 
-def encode_part(
-    source: Path,
-    start_s: float,
-    frames: int,
-    fps: float,
-    target: Path,
-    redraw: Callable[[Any, int], Any] = lambda frame, _row: frame,
-) -> None:
+def encode_part(source: Path, start_s: float, frames: int, fps: float, target: Path) -> None:
     """Write `frames` pictures of `source` from `start_s` [s] on to an mp4 of their own.
-
-    Args:
-        redraw: takes one of PyAV's frames and its number, and returns what goes in its place.
 
     Raises:
         UnusableInputError: there are fewer, the file is damaged, or can't be encoded here.
@@ -386,9 +376,8 @@ def encode_part(
                 f"{', '.join(ENCODERS)}. Convert it first."
             )
         shown = shown_frames(source, container, start_s, frames, fps)
-        drawn = (redraw(frame, row) for row, frame in enumerate(shown))
         encoder, options, _ = ENCODERS[codec]
-        count = encode(drawn, target, fps, (encoder, options, context.pix_fmt))
+        count = encode(shown, target, fps, (encoder, options, context.pix_fmt))
     if count != frames:
         raise UnusableInputError(
             f"{source} holds {count} pictures from {start_s:g} s on, not {frames}. Restore it."

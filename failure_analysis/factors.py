@@ -8,8 +8,7 @@ everything else as it was in them. Nothing is said about combinations that nobod
 A mixed-effects regression states too narrow intervals in statsmodels, and can't estimate the
 variance between a station's handful of sessions; leaving out one after the other (jackknife, CR3,
 with a t interval) holds its level there (MacKinnon, Nielsen and Webb, J Econometrics 232:272,
-2023). Mantel-Haenszel (`compare.matched`) wants full strata, which several conditions varied at
-once don't leave.
+2023). Mantel-Haenszel wants full strata, which several conditions varied at once don't leave.
 
 Where a level never failed, or never succeeded, maximum likelihood runs off to infinity. Firth's
 penalty (Biometrika 80:27, 1993; Heinze and Schemper, Stat Med 21:2409, 2002) keeps the estimate
@@ -67,15 +66,12 @@ class Trials:
     Attributes:
         levels: factor to its level in these trials, such as lighting to dim.
         cluster: trials of one cluster aren't independent; "" where nothing is known.
-        t0_ns: when they began [ns since 1970, UTC], 0 if unknown.
     """
 
     levels: Mapping[str, str]
     successes: int
     trials: int
     cluster: str = ""
-    t0_ns: int = 0
-    uid: str = ""
 
 
 def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str]:
@@ -112,8 +108,6 @@ def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
             int(a.outcome == Outcome.SUCCESS),
             1,
             a.info.session,  # one light, wear and mood: less than as many sessions would say
-            a.info.t0_ns,
-            a.info.uid,
         )
         for n, a in enumerate(attempts)
     )

@@ -72,7 +72,7 @@ class TrainingCell:
     task: str = "pick_place"
     """pick_place, pick_lift or stack_cube."""
     robot: str = "so101"
-    """The cell's arm, such as so101 or vx300s."""
+    """The cell's arm, so101, or bi_so101 (a pair)."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: the cell is as that station was measured; of a
     simulation of yours, that one (reinforce)."""

@@ -1,10 +1,9 @@
-"""What `gaploop calibrate` does: show, board, intrinsics, hand_eye, drift, from_twin."""
+"""What `gaploop calibrate` does: show, board, intrinsics, hand_eye, from_twin."""
 
 import logging
-import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gaploop.collect import lerobot_types
 from gaploop.collect.calibration import limp_arm, one_camera, take_board_pictures, take_poses
@@ -15,8 +14,7 @@ from gaploop.core.twin import load_twin
 from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration import store
-from gaploop.teleop.calibration.board import find_board, parse_board, why_not_found, write_sheet
-from gaploop.teleop.calibration.drift import REST, CalibrationSighting, check_drift
+from gaploop.teleop.calibration.board import parse_board, write_sheet
 from gaploop.teleop.calibration.hand_eye import HandEyeResult, calibrate_hand_eye
 from gaploop.teleop.calibration.intrinsics import (
     IntrinsicsResult,
@@ -25,9 +23,6 @@ from gaploop.teleop.calibration.intrinsics import (
 )
 
 log = logging.getLogger(__name__)
-
-SETTLES_S: Final = 0.5
-"""A camera's exposure settles within this time [s]."""
 
 
 def from_twin(config: CalibrateConfig) -> int:
@@ -51,9 +46,7 @@ def from_twin(config: CalibrateConfig) -> int:
             f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record "
             "episodes in the twin and fine-tune (gaploop record --robot.twin=FILE)."
         )
-    lines.append(
-        "It is valid until something moves: gaploop calibrate drift --store keeps a reference."
-    )
+    lines.append("It is valid until something moves: gaploop doctor --station=FILE tells.")
     options.emit(config.json, made, "\n".join(lines))
     return 0
 
@@ -151,57 +144,6 @@ def hand_eye(config: CalibrateConfig) -> int:
     of = calibration.get("cameras", name, "intrinsics") or {}
     more = {"board": asdict(made), "intrinsics_at": str(of.get("at", ""))}
     return _keep(config, name, "hand_eye", result, answer, lines, more)
-
-
-def drift(config: CalibrateConfig) -> int:
-    """Store what is seen now, or compare it with what was stored; 1 where it has drifted.
-
-    It is seen by arm and camera, or in a folder.
-    """
-    made, views = None, {}
-    if config.camera is not None or config.path is not None or config.camera_name:
-        made, name = parse_board(config.board), _camera_name(config)
-        if config.camera is None and config.path is not None:
-            path = store.image_files(config.path)[-1]
-            image, where = store.read_image(path), str(path)
-        else:
-            with one_camera(config.camera, name, config.robot) as camera:
-                time.sleep(SETTLES_S)
-                image, where = camera.frame().image, f"camera {name}"
-        view = find_board(made, image, where)
-        if view is None:
-            why = why_not_found(made, [image])
-            raise UnusableInputError(f"No {made.words} in the picture of {where}. {why}")
-        views = {name: view}
-    q_rad, names = None, tuple[str, ...]()
-    arm, folder = _arm_model(config), config.path
-    if config.robot is not None:
-        with limp_arm(config.robot, config.station, keep=config.store) as follower:
-            q_rad, names = follower.read().position_rad, follower.joint_names
-    elif arm and folder and (folder / store.POSES).is_file():
-        q_rad, names = list(store.read_poses(folder, arm).values())[-1][1], arm.joint_names
-    if q_rad is None and not views:
-        raise UnusableInputError(
-            "Nothing to look at. Give the arm (--robot.type=…), a camera (--camera.type=… "
-            "--camera_name=…), both, or a folder with a picture of the board."
-        )
-    seen = CalibrationSighting(q_rad, names, views, made)
-    if config.store:
-        lines: list[str] = []
-        saved = _save(config, ("references", REST), seen.to_json(), lines)
-        options.emit(config.json, {"stored": REST, "calibration": saved.id}, lines[0])
-        return 0
-    found = check_drift(store.load_calibration(store.calibration_path(config.station)), seen, arm)
-    if found.verdict == "unknown":
-        raise UnusableInputError(
-            f"Nothing to compare with '{REST}': show what it was stored with (joints "
-            "with --robot.type=…, the board with --camera.type=… or a folder)."
-        )
-    figures = ((found.px, "px"), (found.mm, "mm"), (found.deg, "°"))
-    words = ", ".join(f"{value:.1f} {unit}" for value, unit in figures if value == value)
-    head = f"Against '{REST}': {found.verdict}, at most {words}."
-    options.emit(config.json, asdict(found), "\n".join([head, *found.message]))
-    return int(found.verdict == "drifted")
 
 
 def _camera_name(config: CalibrateConfig) -> str:

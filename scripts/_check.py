@@ -21,7 +21,6 @@ from gaploop.datasets.check import dataset
 from gaploop.datasets.check.dataset import FixOptions, FixReport, fix, looks_like_dataset, plan
 from gaploop.datasets.check.findings import ERROR, Finding
 from gaploop.datasets.hub.target import HUB, is_hub_address
-from gaploop.datasets.layout import numbers
 from gaploop.scripts import options
 from gaploop.scripts.check import CheckConfig
 from gaploop.scripts.cli import command
@@ -104,11 +103,10 @@ def _checked(config: CheckConfig) -> dict[str, Any]:
     if not is_hub_address(name):
         with progress("Decoding pictures"):
             findings = [*shown, *(f for f in next(parts, shown) if f not in shown)]
-    seen = _people(config)
     failed = any(f.severity == ERROR for f in findings)
     failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
-    answer |= {**(report.to_json() if report is not None else {}), **seen}
+    answer |= report.to_json() if report is not None else {}
     if config.json:
         return answer
     if more := findings[len(shown) :]:
@@ -116,29 +114,6 @@ def _checked(config: CheckConfig) -> dict[str, Any]:
     elif not findings:
         emit(False, {}, f"{name}: nothing wrong with the files.")
     return answer
-
-
-def _people(config: CheckConfig) -> dict[str, Any]:
-    """Count pictures with people if that was asked for, print the line, and return both."""
-    from gaploop.datasets.people import count_people, people_detector
-
-    detector = people_detector(config.people)
-    if detector is None:
-        return {}
-    if is_hub_address(config.roots[0]) or not layout.is_dataset(_root(config)):
-        raise UnusableInputError(
-            "--people counts in a dataset's folder: gaploop check DIR --people"
-        )
-    info = layout.read_info(_root(config))
-    with progress("Looking for people", info.total_episodes) as advance:
-        counts = count_people(info, detector, advance)
-    shown, looked_at = (sum(n) for n in zip(*counts.values(), strict=True))
-    which = [index for index, (n, _) in counts.items() if n]
-    text = f"People: found in {shown} of {looked_at} pictures looked at"
-    text += f" (episodes {numbers(which)})" if which else ""
-    text += ". Detectors miss people, and find some where nobody is."
-    emit(False, {}, "" if config.json else text)
-    return {"people": {"detector": detector.name, "by_episode": counts}}
 
 
 def _history(config: CheckConfig) -> int:

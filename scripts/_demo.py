@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 import shlex
 import shutil
 import sys
@@ -22,14 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_atomically, write_json
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.twin import load_twin
-from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.station import words
 from gaploop.finetune.evaluation import Evaluation
@@ -47,10 +44,6 @@ STATIONS: Final = (
 )
 """Gaps, their seed, and whether the cell is measured. An arm that is late, and a table that is too
 low at a station that nobody measured: what its episodes show leads to demonstrations."""
-SEVERITIES: Final = (0.85, 1.0)
-"""Range that severities are drawn from: mostly enough for the base policy to fail."""
-TRIED, LEAST_FAILING, DRAWS = 8, 3, 6
-"""Rollouts by which a drawn cell is tried, how many must fail, how often it is drawn at most."""
 FULL: Final = {"n": 60, "dataset.num_episodes": 1000, "steps": 400}
 QUICK: Final = {"n": 6, "dataset.num_episodes": 6, "sim_takes": 4, "steps": 40}
 """At most so much of everything."""
@@ -78,17 +71,15 @@ class DemoCell:
 
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0."""
-    folder, seed = _begun(config)
-    of = "" if seed is None else f", seed {seed}"
-    print(f"Sim-to-sim demo{of}, in {folder}", file=sys.stderr)
+    folder = _begun(config)
+    print(f"Sim-to-sim demo, in {folder}", file=sys.stderr)
     with _timed(folder):
-        cells = run_demo(folder, seed, QUICK if config.quick else FULL)
+        cells = run_demo(folder, QUICK if config.quick else FULL)
     minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = _report(cells, folder, minutes)
     answer = {
         "schema": "gaploop.demo.v1",
         "evidence": "sim-to-sim",
-        "seed": seed,
         "better": [is_better(cell) for cell in cells],
         "loops": [
             dict(zip(COLUMNS, cell.row, strict=True))
@@ -101,7 +92,7 @@ def run(config: DemoConfig) -> int:
     write_json(folder / "demo.json", answer)
     options.emit(config.json, answer | {"report": report, "minutes": minutes})
     if not config.json:
-        table = Table(title=f"Sim-to-sim{of}, {minutes:.1f} min", show_lines=True)
+        table = Table(title=f"Sim-to-sim, {minutes:.1f} min", show_lines=True)
         table.add_column("")
         for name in "AB":
             table.add_column(f"cell {name}")
@@ -113,38 +104,14 @@ def run(config: DemoConfig) -> int:
     return 0
 
 
-def run_demo(folder: Path, seed: int | None, most: Mapping[str, int]) -> list[DemoCell]:
+def run_demo(folder: Path, most: Mapping[str, int]) -> list[DemoCell]:
     """Run the demo's commands in `folder`, those that it has run before excepted."""
     type_ = _typist(folder, most)
     type_(folder / "nominal", "evaluate", "--policy.path=base", "--n=60")
-
-    def fails(at: Path, gaps: Mapping[str, float], gap_seed: int) -> bool:
-        where = _gapped("env", gaps, gap_seed)
-        type_(at, "evaluate", "--policy.path=base", *where, f"--n={TRIED}", "--seed=900")
-        tried = _evaluation(at).total
-        return tried.trials - tried.successes >= LEAST_FAILING
-
-    cells = STATIONS if seed is None else drawn_cells(seed, fails, folder)
     return [
         _close_the_gap(folder / f"cell_{name}", folder / "nominal", cell, type_)
-        for name, cell in zip("ab", cells, strict=True)
+        for name, cell in zip("ab", STATIONS, strict=True)
     ]
-
-
-def drawn_cells(
-    seed: int, fails: Callable[[Path, Mapping[str, float], int], bool], folder: Path
-) -> list[Cell]:
-    """Draw two cells with gaps of different dimensions; one where nothing fails is drawn anew."""
-    rng = np.random.default_rng([seed, 42])
-    found = list[Cell]()
-    for dimension in rng.choice([d.value for d in GapDimension], 2, replace=False).tolist():
-        for turn in range(DRAWS):
-            gaps = {str(dimension): round(float(rng.uniform(*SEVERITIES)), 2)}
-            gap_seed = int(rng.integers(10**6))
-            if fails(folder / f"tried_{dimension}_{turn}", gaps, gap_seed):
-                break
-        found.append((gaps, gap_seed, True))
-    return found
 
 
 def _close_the_gap(at: Path, nominal: Path, cell: Cell, type_: Type) -> DemoCell:
@@ -340,30 +307,22 @@ def _rate(result: Evaluation | None) -> str:
     return f"{result.rate:.0%} [{low:.0%}, {high:.0%}]"
 
 
-def _begun(config: DemoConfig) -> tuple[Path, int | None]:
-    """Return the demo's folder and seed; those of a demo that goes on."""
+def _begun(config: DemoConfig) -> Path:
+    """Return the demo's folder, which may be that of a demo that goes on."""
     from gaploop.finetune.lerobot_policy import policy_id
 
-    if config.seed not in ("", "random") and not config.seed.isdecimal():
-        raise UnusableInputError(
-            f"--seed={config.seed}: give a number from 0 on, or random; leave it out for the two "
-            "cells that are always the same."
-        )
     folder = writable_folder(config.output_dir)
     path, stored = folder / "settings.json", None
     if path.exists():
         stored = read_json(path)
-    seed = int(config.seed) if config.seed.isdecimal() else None
-    if config.seed == "random":
-        seed = stored.get("seed") if stored else secrets.randbelow(1000)
-    wanted = {"quick": config.quick, "policy": policy_id("base"), "seed": seed}
+    wanted = {"quick": config.quick, "policy": policy_id("base")}
     if stored not in (None, wanted):  # mixing two demos would lie
         held = ", ".join(f"{name} {value}" for name, value in stored.items())
         raise UnusableInputError(
             f"{folder} holds a demo with other settings ({held}). Name another --output_dir."
         )
     write_json(path, wanted)
-    return folder, seed
+    return folder
 
 
 @contextlib.contextmanager

@@ -293,7 +293,7 @@ def _diagnosed(
         mine = load_twin(file) if file is not None else None
         about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
-    planned = plan_for(found, ask).plan if found.takes else None
+    planned = plan_for(found, ask) if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     pictures = {
         take.info.uid: example_pictures(
@@ -341,8 +341,7 @@ def _factors(config: DiagnoseConfig) -> int:
     write_run(folder, "diagnose", options.jsonable(config), inputs, summary)
     lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
     options.emit(config.json, result, "\n".join(lines))
-    compared = (found.table and found.table.effects) or found.gaps or found.change is not None
-    return 0 if compared else INCONCLUSIVE
+    return 0 if found.table and found.table.effects else INCONCLUSIVE
 
 
 def _folder(config: DiagnoseConfig) -> Path:

@@ -20,6 +20,7 @@ from gaploop.collect.preflight import (
     check_history,
     check_motion,
     check_speed,
+    rest_figures,
     write_measured,
     write_record,
 )
@@ -212,6 +213,7 @@ def _on_the_arm(
     pictures = list(check_pictures(seen, clock, is_real))
     yield from pictures
     figures = camera_figures(pictures)
+    figures += rest_figures(follower.joint_names, follower.read().position_rad)
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:

@@ -22,18 +22,16 @@ from gaploop.core.run_record import takes_input, write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
-from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.cameras import THUMB, picture_age
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.datasets.lerobot_read import load_takes
-from gaploop.failure_analysis.report.twin_page import (
+from gaploop.failure_analysis.report.twin_lines import (
     UNEXPLAINED,
     curves_png,
     describe,
     residual_lines,
-    twin_page,
 )
 from gaploop.failure_analysis.views.joints import angles_rad, of_model, remember_units, with_units
 from gaploop.scripts import options
@@ -111,7 +109,7 @@ def run(config: IdentifyConfig) -> int:
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         *_joint_lines(twin),
         f"Use it: gaploop evaluate --policy.path={use}={path}",
-        f"Page: {folder / 'identify.html'}",
+        f"Picture: {folder / 'held_out.png'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
     return code
@@ -284,11 +282,8 @@ def identify(config: IdentifyConfig) -> Twin:
         twin = replace(
             twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
         )
-    is_real = all(take.info.domain is Domain.REAL for take in takes)
-    fitted = list(drives.fit["error_by_joint"])
-    html = twin_page(twin, fitted, drives.steps, drives.curves, is_real)
-    write_atomically(folder / "identify.html", html)
-    write_atomically(folder / "held_out.png", curves_png(drives.curves, fitted))
+    drawn = curves_png(drives.curves, list(drives.fit["error_by_joint"]))
+    write_atomically(folder / "held_out.png", drawn)
     _written(config, folder, inputs, twin, drives.fit)
     return twin
 

@@ -21,7 +21,6 @@ from gaploop.failure_analysis.diagnosis import Diagnosis, load_diagnosis
 from gaploop.failure_analysis.planning.document import (
     headline,
     plan_section,
-    prospect_figure,
     summary_cells,
 )
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
@@ -33,9 +32,9 @@ from gaploop.failure_analysis.planning.ledger import (
     note_carried_out,
     read_ledger,
 )
-from gaploop.failure_analysis.planning.plan import PlanRequest, PlanResult, plan_for
+from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import PlanContext
-from gaploop.failure_analysis.report.page import page, save_figure, section
+from gaploop.failure_analysis.report.page import page
 from gaploop.finetune.remedy_trials import in_a_process, try_remedies
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
@@ -63,32 +62,23 @@ def plan(config: PlanConfig) -> Plan:
     if config.carried_out is not None:
         note_carried_out(_ledger(config), config.carried_out, diagnosis)
     ask = _ask(config, station, find_task(str(diagnosis.summary.get("task", ""))))
-    planned = plan_for(diagnosis, ask)
+    made = plan_for(diagnosis, ask)
     if config.try_:
-        planned = _tried(planned, diagnosis, ask)
-    made, folder = planned.plan, writable_folder(_folder(config))
+        made = _tried(made, diagnosis, ask)
+    folder = writable_folder(_folder(config))
     save_plan(made, folder / "plan.yaml")
-    sections = [plan_section(made)]
-    if made.items:
-        caption = (
-            "Expected success against episodes of one dimension, everything else left as it is; "
-            "95 % bands."
-        )
-        shown = save_figure(prospect_figure(planned), folder / "plan.png", caption)
-        title = "What more episodes are expected to bring"
-        sections.insert(0, section(title, "", [shown]))
     footer = (
         f"Points are of {made.gain_of}; brackets are 95 % intervals. Plan {made.id} from diagnosis "
         f"{made.diagnosis}. Made by gaploop plan."
     )
-    write_atomically(folder / "plan.html", page("Plan", sections, footer=footer))
+    write_atomically(folder / "plan.html", page("Plan", [plan_section(made)], footer=footer))
     inputs = [file_input(path, diagnosis.id), *([file_input(config.twin)] if config.twin else [])]
     result = {"id": made.id, "takes": made.takes}
     write_run(folder, "plan", options.jsonable(config), inputs, result)
     return made
 
 
-def _tried(planned: PlanResult, diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
+def _tried(planned: Plan, diagnosis: Diagnosis, ask: PlanRequest) -> Plan:
     """Try a plan's remedies in the twin, and plan by what came of them."""
     if ask.about is None or ask.about.twin is None:
         raise UnusableInputError(
@@ -101,7 +91,7 @@ def _tried(planned: PlanResult, diagnosis: Diagnosis, ask: PlanRequest) -> PlanR
         with options.progress(f"Carrying out gaploop {words[0]}"):
             in_a_process(words)
 
-    leading = list(dict.fromkeys(item.dimension for item in planned.plan.items))
+    leading = list(dict.fromkeys(item.dimension for item in planned.items))
     tried = try_remedies(
         ask.about,
         leading,

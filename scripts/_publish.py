@@ -6,7 +6,6 @@ from dataclasses import asdict
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
-from gaploop.datasets.people import people_detector
 from gaploop.scripts.cli import command
 from gaploop.scripts.options import counted, emit, progress, required
 from gaploop.scripts.publish import PublishConfig
@@ -17,7 +16,7 @@ def run(config: PublishConfig) -> int:
     """Publish what is new; 1 if a sealed episode was refused."""
     report = publish(config)
     root = config.dataset.folder()
-    pushed = push_after(config.dataset, root, blur_people=config.blur_people)
+    pushed = push_after(config.dataset, root)
     new = counted(len(report.published), "episode")
     lines = [f"{new} published to {root}, {report.present} were there."]
     lines += [
@@ -27,14 +26,6 @@ def run(config: PublishConfig) -> int:
     for reason, count in Counter(report.withheld.values()).items():
         lines.append(f"{counted(count, 'episode')} not published: {reason}.")
     lines += [f"Episode {uid} not published: {why}." for uid, why in report.refused.items()]
-    if config.blur_people:
-        shown = [n for n in report.people.values() if n]
-        lines.append(
-            f"{sum(shown)} faces and people blurred in {counted(len(shown), 'episode')}. Detectors "
-            "miss people: look at the pictures."
-        )
-        if report.present:
-            lines.append("Only new episodes are blurred: those that were there stay as they are.")
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
     emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))
@@ -55,11 +46,10 @@ def publish(config: PublishConfig) -> PublishReport:
             "--dataset.root=DIR, the dataset's folder."
         )
     journal = required(config.journal, "Which journal? Name its folder with --journal=DIR.")
-    root, blur = config.dataset.folder(), people_detector(config.blur_people)
-    folders = len(take_folders(journal))
+    root, folders = config.dataset.folder(), len(take_folders(journal))
     with progress("Publishing", folders) as advance:
 
         def on_take(done: int, total: int) -> None:
             advance(1 if done > 1 else 1 + folders - total)  # those that are there already, too
 
-        return publish_takes(journal, root, on_take=on_take, blur=blur)
+        return publish_takes(journal, root, on_take=on_take)

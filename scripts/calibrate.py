@@ -6,13 +6,12 @@ from typing import Any, Final, Literal
 
 from gaploop.scripts import options
 
-RARE = ("lens", "store")
+RARE = ("lens",)
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
     --camera.index_or_path=0
 gaploop calibrate hand_eye wrist_poses --camera_name=wrist --setup=eye_in_hand --arm_model=so101
-gaploop calibrate drift --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white
 gaploop calibrate from_twin station_twin.yaml --policy.path=base --output_dir=recalibrated
 gaploop calibrate show
 """
@@ -23,18 +22,18 @@ DEVICES: Final = {"camera": None, "robot": None}
 
 @dataclass
 class CalibrateConfig:
-    """Calibrate cameras, print boards, see whether anything has drifted.
+    """Calibrate cameras, print boards.
 
     Results go into one versioned file beside the station file; its id is part of every
     episode. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
     hand-eye. Arms themselves are calibrated by lerobot-calibrate. from_twin trains nothing and
-    touches no arm. Exit code 0 done, 1 drift found, 2 refused.
+    touches no arm. Exit code 0 done, 2 refused.
     """
 
-    what: Literal["show", "board", "intrinsics", "hand_eye", "drift", "from_twin"] = "show"
-    """board: print one; intrinsics: the lens; hand_eye: where the camera is; drift: has anything
-    moved since; from_twin: a policy corrected for the camera, table, zeros and delay in a
-    station_twin.yaml; show: what is calibrated, how long ago."""
+    what: Literal["show", "board", "intrinsics", "hand_eye", "from_twin"] = "show"
+    """board: print one; intrinsics: the lens; hand_eye: where the camera is; from_twin: a
+    policy corrected for the camera, table, zeros and delay in a station_twin.yaml; show: what is
+    calibrated, how long ago."""
     path: Path | None = None
     """Folder of pictures (taken into it if a camera is given), sheet or twin."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
@@ -50,8 +49,6 @@ class CalibrateConfig:
     """eye_in_hand: camera on the gripper, board on the table; eye_to_hand: the reverse."""
     arm_model: str = ""
     """so101, koch, openmanipulator or an MJCF file; follows from --robot.type where given."""
-    store: bool = False
-    """drift: keep what is seen now as the reference."""
     station: Path | None = None
     """Station file; the calibration lies beside it."""
     output_dir: Path | None = None
@@ -61,11 +58,11 @@ class CalibrateConfig:
     camera: Any = None
     """The camera to take pictures with; read the folder as it is unless given."""
     robot: Any = None
-    """The arm to read, limp (hand_eye, drift)."""
+    """The arm to read, limp (hand_eye)."""
 
 
 def run(config: CalibrateConfig) -> int:
-    """Do what was asked for; 1 where drift was found."""
+    """Do what was asked for."""
     from gaploop.scripts import _calibrate
 
     return int(getattr(_calibrate, config.what)(config))

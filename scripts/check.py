@@ -7,7 +7,7 @@ from typing import Final
 from gaploop.scripts import options
 
 POSITIONAL: Final = "roots"
-RARE = ("drop", "people")
+RARE = ("drop",)
 
 
 @dataclass
@@ -57,9 +57,6 @@ class CheckConfig:
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     """A LeRobot policy that learned from the dataset, or is to run where it was recorded: does it
     fit, and does it command what these rows do? Needs the train extra."""
-    people: str = ""
-    """Count pictures that show faces or people, of five of each camera and episode: true for
-    OpenCV's detectors, or an ONNX file of a YOLO detector."""
     history: bool = False
     """Of several datasets of one station, oldest first, or of two versions of a training set: what
     changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
@@ -68,8 +65,7 @@ class CheckConfig:
     joint_delay]', or '[any]'."""
     json: bool = False
     """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
-    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --people
-    "people", of each episode [pictures with, looked at]; with --fix
+    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --fix
     {"ok", "actions", "lost", "left", "written", "kept"}; of several {"ok", "by_dataset"}."""
 
 

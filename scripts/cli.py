@@ -44,7 +44,7 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.progress import loading, setup_logging
 from gaploop.scripts._output import print_error, stdout_is_json
-from gaploop.scripts.former_names import current
+from gaploop.scripts.former_names import current, refusal
 
 HELPERS: Final = ("cli", "former_names", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -86,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, moved = current(given)
     if moved:
         print_error(moved, f"gaploop {given[0]}")
+    if gone := refusal(arguments):
+        print_error(gone, f"gaploop {arguments[0]}")
+        return UnusableInputError.exit_code
     command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
     program = f"gaploop {command}" if command in commands() else "gaploop"
     return guard(program, lambda: _dispatch(command, arguments))

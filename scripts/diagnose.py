@@ -23,7 +23,7 @@ class DiagnoseConfig:
     """Show what went wrong in each failed episode, when, and why: mode, phase, gap dimensions.
 
     First what commands, readings and pictures of any robot show by themselves, without labels.
-    And what all episodes show together: what each condition costs, changes over time. With --twin
+    And what all episodes show together: what each condition costs. With --twin
     the failures are reproduced in simulation, and the policy itself is a cause of its own. Reads
     images, telemetry and outcomes of a journal or dataset. Successful episodes in it, or those of
     --reference, are the reference. Writes diagnosis.json, report.html and run.json.
@@ -59,10 +59,10 @@ class DiagnoseConfig:
     workers: int = 2
     """With --twin: processes."""
     factors: bool = False
-    """Only what the episodes say together: what each condition costs, changes over time. Reads no
-    signals. Exit code 3 where nothing varies, so nothing can be compared."""
+    """Only what the episodes say together: what each condition costs. Reads no signals. Exit code 3
+    where nothing varies, so nothing can be compared."""
     sim: Path | None = None
-    """With --factors: episodes in simulation, for the gap on equal conditions."""
+    """With --factors: episodes in simulation, too; what the domain costs is the gap."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None

@@ -40,7 +40,7 @@ class IdentifyConfig:
     does the rest. In the embedded cell all of it runs by itself. Nothing learns from these
     episodes.
 
-    Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
+    Writes station_twin.yaml, for --env.twin and --robot.twin, held_out.png with the curves, and
     run.json.
     """
 
@@ -78,7 +78,7 @@ class Modelled:
     """The arm that episodes are of."""
 
     model: str = ""
-    """so101, vx300s, or the MJCF file of any arm of position servos; the arm of the cell with the
+    """so101, or the MJCF file of any arm of position servos; the arm of the cell with the
     episodes' joints unless given."""
 
 

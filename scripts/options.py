@@ -244,7 +244,7 @@ class EnvOptions(StationCell):
     """What the policy sees by, such as '{overhead: {}, wrist: {}}', or as measured:
     '{front: {calibration: station.calibration.json}}'."""
     robot: str = "so101"
-    """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
+    """The cell's arm: so101, or bi_so101, a pair of them. Other arms: --env.scene."""
 
     def __post_init__(self) -> None:
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shlex
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ RETRIES_AFTER_A_SESSION: Final = 2
 """Nobody waits long for a Hub at the end of a session: the command for later is printed."""
 DATASET: Final = "dataset"
 POSITIONAL: Final = "folder"
-RARE: Final = ("allow_paths", "license", "blur_people")
+RARE: Final = ("allow_paths", "license")
 EXAMPLE: Final = """
 gaploop push recordings/pick_place --repo_id=me/pick_place --private
 gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0
@@ -62,9 +61,6 @@ class PushConfig:
     """Licence for the card, such as cc-by-4.0; the card's own, or else apache-2.0 as LeRobot."""
     allow_paths: bool = False
     """Push although a file names a path on this computer. Secrets are never pushed."""
-    blur_people: str = ""
-    """Blur faces and people in what goes up, not here: true for OpenCV's detectors, or an ONNX file
-    of a YOLO detector. A help that misses people."""
     dry_run: bool = False
     """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
@@ -88,7 +84,7 @@ def run(config: PushConfig) -> int:
 
 
 def push_after(
-    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = (), blur_people: str = ""
+    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = ()
 ) -> dict[str, Any] | None:
     """Push what a session published, if `--dataset.push_to_hub` says so.
 
@@ -101,7 +97,7 @@ def push_after(
     """
     if not dataset.push_to_hub or not is_dataset(root):
         return None
-    config = PushConfig(root.absolute(), dataset.repo_id, dataset.private, blur_people=blur_people)
+    config = PushConfig(root.absolute(), dataset.repo_id, dataset.private)
     target = HubTarget(check_repo_id(config.repo_id), DATASET, endpoint(), config.private)
     if stopped:
         sent = _answer(config, target, "unreached", "the session was stopped.")
@@ -139,7 +135,6 @@ def _answer(
     words += [] if config.private is None else [f"--private={config.private}".lower()]
     words += [f"--license={config.license}"] if config.license else []
     words += ["--allow_paths"] if config.allow_paths else []
-    words += [shlex.quote(f"--blur_people={config.blur_people}")] if config.blur_people else []
     known = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(config.folder)}
     known |= {"endpoint": target.endpoint, "state": state, "reason": reason}
     nothing = {"url": "", "commit": "", "uploaded": 0, "unchanged": 0, "deleted": 0, "warnings": ()}
@@ -170,7 +165,7 @@ def _sent(
         shown = done
 
     try:
-        options = _options(config, target, retries)
+        options = _options(config, retries)
         with (
             filelock.FileLock(staging.sibling(folder, "push"), timeout=0),
             progress(f"Pushing {target.repo_id}") as advance,
@@ -203,35 +198,27 @@ def _sent(
     )
 
 
-def _options(config: PushConfig, target: HubTarget, retries: int | None = None) -> PushOptions:
+def _options(config: PushConfig, retries: int | None = None) -> PushOptions:
     from gaploop.datasets.hub.dataset import PushOptions
     from gaploop.datasets.hub.upload import Patience
-    from gaploop.datasets.people import people_detector
 
-    if config.blur_people and target.kind != DATASET:
-        raise UnusableInputError("--blur_people: a policy holds no pictures. Leave it out.")
-    blur = people_detector(config.blur_people)
     patience = Patience() if retries is None else Patience(retries=retries)
-    return PushOptions(config.license, config.allow_paths, patience, blur)
+    return PushOptions(config.license, config.allow_paths, patience)
 
 
 def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
 
-    options = _options(config, target)
-    with contextlib.ExitStack() as stack:  # the copy of a dataset is gone afterwards
-        if target.kind == DATASET:
-            look = hub_dataset.inspect(folder, options)
-            if options.blur is not None:
-                stack.enter_context(progress("Looking for people"))
-            copy = stack.enter_context(hub_dataset.outgoing(look, options))
-            plan = hub_dataset.pack(copy, target, options, "")
-        else:
-            from gaploop.finetune.hub_policy import pack_policy
-            from gaploop.finetune.lerobot_policy import resolve
+    options = _options(config)
+    if target.kind == DATASET:
+        look = hub_dataset.inspect(folder, options)
+        plan = hub_dataset.pack(look, target, options, "")
+    else:
+        from gaploop.finetune.hub_policy import pack_policy
+        from gaploop.finetune.lerobot_policy import resolve
 
-            plan = pack_policy(resolve(folder), target, options)
-        files = {f.name: f.size for f in plan.contents.files}
+        plan = pack_policy(resolve(folder), target, options)
+    files = {f.name: f.size for f in plan.contents.files}
     size = sum(files.values())
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}
     answer |= {"bytes": size, "warnings": plan.warnings, "card": plan.card}

@@ -21,7 +21,7 @@ class So101SimConfig(CellOptions, RobotConfig):  # type: ignore[misc]
     Attributes:
         camera_hz: pictures per second of each camera.
         seed: of the first scene; each reset takes the next one.
-        model: which arm, "so101" or "vx300s".
+        model: which arm, "so101" or "bi_so101".
         scene: scene.yaml: a scene of your own instead (docs/start/my_simulation.md); of the options
             only gaps, gap_seed and conditions mean anything there.
     """

@@ -79,7 +79,6 @@ finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True
 finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
-core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/consent.py:_read_private | path.parent / name | ours
 core/consent.py:_set_private | path.parent / f'.{name}.lock' | ours
 core/consent.py:_set_private | path.parent / name | ours
@@ -210,10 +209,6 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
-datasets/hub/dataset.py:outgoing | shutil.rmtree(copy, ignore_errors=True) | ours
-datasets/lerobot_publish.py:_blurred | scratch / f'{key}.mp4' | take
-datasets/lerobot_publish.py:_write | shutil.rmtree(stage / _SCRATCH, ignore_errors=True) | ours
-datasets/people.py:_opencv | folder / f'haarcascade_{name}.xml' | ours
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
@@ -293,7 +288,6 @@ collect/lerobot_types.py:named_registries | Path(home) / folder | ours
 collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
 scripts/_demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
-scripts/_demo.py:drawn_cells | folder / f'tried_{dimension}_{turn}' | ours
 scripts/_demo.py:run_demo | folder / f'cell_{name}' | ours
 scripts/push.py:_kind | folder / part | ours
 finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -53,9 +53,6 @@ from gaploop.datasets.v3_files import EpisodeReader, to_numpy
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 from gaploop.datasets.whole_stats import complete_stats, of_rows, renew_episode_stats
 
-if TYPE_CHECKING:
-    from gaploop.datasets.people import FoundPeople
-
 
 @dataclass(frozen=True)
 class EpisodeChange:
@@ -68,7 +65,6 @@ class EpisodeChange:
         scale: feature of those to what its entries are multiplied by then, shape (width,).
         cameras: feature of a camera to the feature that its pictures have been under.
         added: new feature to its values in all frames of the episode, shape (n, width).
-        people: feature of a camera to whom it shows, who are blurred.
     """
 
     frames: tuple[int, int] | None = None
@@ -77,7 +73,6 @@ class EpisodeChange:
     scale: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    people: Mapping[str, FoundPeople] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -422,10 +417,7 @@ def _write_videos(
                 held = Counter(
                     video_of(piece.info, e.row, k)[0] for e in piece.held for k in info.video_keys
                 )
-                trimmed = {
-                    k for k, change in piece.changes.items()
-                    if change.frames is not None or key in change.people
-                }  # fmt: skip
+                trimmed = {k for k, change in piece.changes.items() if change.frames is not None}
                 for path, clips in files.items():
                     as_it_was = trimmed.isdisjoint(e.index for _, e, _ in clips)
                     if as_it_was and len(clips) == held[path]:
@@ -440,13 +432,7 @@ def _write_videos(
                             rows[row] |= shelf.columns(start_s, episode.length)
                         continue
                     for row, episode, start_s in clips:
-                        again, n = Path(scratch, "clip.mp4"), episode.length
-                        if people := piece.change(episode).people.get(key):
-                            encode_part(path, start_s, n, info.fps, again, people.redraw)
-                            rows[row] |= shelf.append(again, 0.0, n)
-                            done.encoded += 1
-                            continue
-                        able = again if reencode else None
+                        able = Path(scratch, "clip.mp4") if reencode else None
                         rows[row] |= _cut(path, episode, start_s, shelf, done, able)
     return rows
 

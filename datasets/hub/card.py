@@ -21,7 +21,6 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
-from gaploop.datasets.people import people_record
 
 DEFAULT_LICENSE: Final = "apache-2.0"
 """As `LeRobotDataset.push_to_hub`."""
@@ -172,7 +171,7 @@ def dataset_card(
         "tables": tables,
         "dimensions": [(n, cause[n], purpose[n]) for n in sorted(cause | purpose)],
         "simulated": simulated if stand_ins else "",
-        "consent": _consent(episodes) + _blurred(info.root, episodes),
+        "consent": _consent(episodes),
         "labelled": any(_is_ours(e) for e in episodes),
         "history": (info.root / LABELS).exists(),
         "telemetry": (info.root / TELEMETRY).is_dir(),
@@ -210,19 +209,6 @@ def _consent(episodes: Sequence[EpisodeRow]) -> str:
         "The episodes are simulated; nobody is in them."
         if simulated
         else "No episode names a participant or was recorded with people taking part."
-    )
-
-
-def _blurred(root: Path, episodes: Sequence[EpisodeRow]) -> str:
-    """Say in how many episodes people were looked for and blurred, and by what."""
-    record = people_record(root)
-    of = [record[e.info.uid] for e in episodes if e.info.uid in record]
-    names = sorted({str(one["detector"]) for one in of})
-    return (
-        f" Faces and people that a detector found were blurred in {len(of)} of {len(episodes)} "
-        f"episodes ({'; '.join(names)}). It misses people."
-        if of
-        else ""
     )
 
 

@@ -6,12 +6,11 @@ Nothing that is pushed may hold secrets or absolute paths: neither can be called
 import contextlib
 import json
 import re
-import shutil
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -32,16 +31,15 @@ from gaploop.core.files import (
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets import layout, staging
+from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose, require_dataset_consent
+from gaploop.datasets.edit.compose import require_dataset_consent
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
 from gaploop.datasets.layout import numbers
-from gaploop.datasets.people import PeopleDetector, blurred, note_people, people_record
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
     "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
@@ -215,13 +213,11 @@ class PushOptions:
 
     Attributes:
         license: for the card; "" for the one that it states already, or LeRobot's default.
-        blur: finds the people of a dataset to blur; None to push pictures as they are.
     """
 
     license: str = ""
     allow_paths: bool = False
     patience: Patience = field(default_factory=Patience)
-    blur: PeopleDetector | None = None
 
 
 @dataclass(frozen=True)
@@ -268,9 +264,8 @@ def push_dataset(
             before = upload.read_remote(target, README, options.patience)
         note_places([episode.info for episode in look.episodes], place)
         try:
-            with outgoing(look, options) as copy:
-                parcel = pack(copy, target, options, before)
-                return upload.push(target, parcel.contents, options.patience, on_progress), parcel
+            parcel = pack(look, target, options, before)
+            return upload.push(target, parcel.contents, options.patience, on_progress), parcel
         except ChangedError:
             continue  # so is what was looked at
     raise UnusableInputError(
@@ -308,39 +303,6 @@ def inspect(root: Path, options: PushOptions) -> Look:
     if left_out:
         warnings.append(f"Not part of the dataset, not pushed: {', '.join(left_out)}.")
     return Look(info, episodes, stamp, tuple(warnings))
-
-
-@contextlib.contextmanager
-def outgoing(look: Look, options: PushOptions) -> Iterator[Look]:
-    """Yield what leaves: the dataset itself, or its copy with people blurred, gone afterwards.
-
-    Episodes whose people the same detector has blurred already stay as they are.
-    """
-    root, detector = look.info.root, options.blur
-    if detector is None:
-        yield look
-        return
-    copy = staging.sibling(root, "blurred")
-    try:
-        shutil.rmtree(copy, ignore_errors=True)  # of a push that was killed
-        with staging.locked(root):
-            piece, done = DatasetPiece.whole(root), people_record(root)
-            new = [
-                e.index for e in piece.held
-                if done.get(e.info.uid, {}).get("detector") != detector.name
-            ]  # fmt: skip
-            changes, found = blurred(piece.only(new), detector)
-            compose((replace(piece, changes=changes),), copy, VideosDone(), True, reencode=True)
-        note_people(copy, detector, found)
-        boxes = sum(people.count for cameras in found.values() for people in cameras.values())
-        text = (
-            f"{boxes} faces and people blurred in {len(changes)} of {len(new)} episodes. Detectors "
-            "miss people: look at the pictures. Versions pushed before keep what they show."
-        )
-        more = (text,) if new else ()
-        yield replace(inspect(copy, options), warnings=(*look.warnings, *more))
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
 
 
 def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> UploadPlan:

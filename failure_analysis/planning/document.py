@@ -1,12 +1,11 @@
-"""A plan for people: its page and terminal lines, and a picture of what takes may bring."""
+"""A plan for people: its page and terminal lines."""
 
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
 from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.statistics import Estimate, percent
-from gaploop.failure_analysis.planning.plan import PlanResult
 from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.station import words
 
@@ -131,35 +130,3 @@ def plan_section(plan: Plan) -> html.Section:
     if plan.notes:
         blocks.append(html.more("Know before", [html.notice(note) for note in plan.notes]))
     return html.section("What to do and what it costs", headline(plan), blocks)
-
-
-def prospect_figure(planned: PlanResult) -> Any:
-    """Draw expected success against takes with its band, a panel for each dimension."""
-    plan, prospects = planned.plan, planned.prospects()
-    now = 100 * plan.success_now.value if plan.success_now else 0.0
-    top = max((float(p.gain[:, 2].max()) for p in prospects), default=0.0)
-    count = max(len(prospects), 1)
-    with html.new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:
-        figure, grid = drawn
-        for axes, prospect in zip(grid[0], prospects, strict=False):
-            mean, low, high = (now + prospect.gain[:, k] for k in range(3))
-            collected = prospect.planned > 0
-            axes.fill_between(prospect.takes, low, high, color=html.PALE, alpha=0.7, linewidth=0)
-            axes.plot(prospect.takes, mean, color=html.ACCENT if collected else html.SOFT)
-            axes.axhline(now, color=html.SOFT, linewidth=0.8, linestyle=":")
-            item = next(i for i in plan.items if i.dimension is prospect.dimension)
-            title = f"{words(prospect.dimension.value)}\n{item.share:.0%} of failures"
-            axes.set_title(title, fontsize=10)
-            at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
-            if collected:
-                at, said = float(prospect.planned), f" {prospect.planned} episodes"
-                axes.axvline(at, color=html.INK, linewidth=0.8)
-            axes.text(
-                at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=html.INK
-            )
-            axes.set_xlabel("episodes")
-            axes.yaxis.label.set_color(html.SOFT)
-            axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
-        known = plan.success_now is not None
-        grid[0][0].set_ylabel("success [%]" if known else "failures fixed [%]")
-        return figure

@@ -312,20 +312,6 @@ def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
     return (*found, rest if sum(found) + rest > 0 else 1.0)
 
 
-@dataclass(frozen=True)
-class GainForecast:
-    """What to expect of more takes of one dimension, everything else left as it is.
-
-    Expected percentage points, and their 95 % interval, shape (n, 3), by numbers of takes; those
-    planned are with the ones that may follow.
-    """
-
-    dimension: GapDimension
-    takes: FloatArray
-    gain: FloatArray
-    planned: int
-
-
 class GainModel:
     """The same draws, shape (DRAWS,), for every part of a plan, so that parts and whole agree.
 
@@ -358,13 +344,6 @@ class GainModel:
     def fixed(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""
         return fixed_share(*self._curves[dimension], np.asarray(float(takes)))
-
-    def prospect(self, dimension: GapDimension, planned: int) -> GainForecast:
-        """Return what to expect of up to twice the planned takes, and of 60 at least."""
-        takes = np.unique(np.linspace(0, max(60, 2 * planned), 31).round())
-        lines = [self.gain(dimension, n) for n in takes]
-        gain = np.array([[g.mean(), *np.quantile(g, (0.025, 0.975))] for g in lines])
-        return GainForecast(dimension, takes, gain, planned)
 
 
 LEAST_GAIN: Final = 0.1

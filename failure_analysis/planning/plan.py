@@ -27,7 +27,6 @@ from gaploop.failure_analysis.planning.gains import (
     Decision,
     DimensionQuota,
     Failures,
-    GainForecast,
     GainModel,
     affordable,
     best_order,
@@ -105,22 +104,7 @@ class PlanRequest:
     about: PlanContext | None = None
 
 
-@dataclass(frozen=True)
-class PlanResult:
-    """A plan, and what it rests on."""
-
-    plan: Plan
-    outlook: GainModel
-
-    def prospects(self) -> tuple[GainForecast, ...]:
-        """Return what to expect of more takes, for each dimension in the plan's order."""
-        planned = Counter[GapDimension]()
-        for item in self.plan.items:
-            planned[item.dimension] += item.takes
-        return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
-
-
-def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
+def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> Plan:
     """Turn a diagnosis into a plan.
 
     A dimension gets an item if it was named, and has a fair share of the failures: nothing is
@@ -161,7 +145,7 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     measure: tuple[str, ...] = ()  # what brings better evidence; reproduced failures are best
     if ask.about and diagnosis.takes and "reproduction" not in diagnosis.summary:
         measure = measuring(ask.about, diagnosis.source)
-    plan = Plan(
+    return Plan(
         plan_id,
         diagnosis.id,
         tuple(items),
@@ -183,7 +167,6 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         notes=_notes(failures, diagnosis.summary, items, ask),
         measure=measure,
     )
-    return PlanResult(plan, outlook)
 
 
 def _weigh(

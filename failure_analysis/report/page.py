@@ -8,13 +8,11 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup, escape
 
-from gaploop.core.files import write_atomically
 from gaploop.core.messages import Image
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
@@ -89,13 +87,6 @@ def figure_png(fig: Any) -> bytes:
     with io.BytesIO() as stream, mpl.rc_context(STYLE):
         fig.savefig(stream, format="png", dpi=144, bbox_inches="tight", facecolor="white")
         return stream.getvalue()
-
-
-def save_figure(fig: Any, path: Path, caption: str = "") -> Markup:
-    """Write a matplotlib figure as PNG to `path` and return it as an embedded figure."""
-    png = figure_png(fig)
-    write_atomically(path, png)
-    return figure(png, caption)
 
 
 def _source(png: bytes) -> str:

@@ -24,12 +24,9 @@ from gaploop.datasets.layout import numbers
 from gaploop.datasets.lerobot_read import pictures_at
 from gaploop.failure_analysis.camera_check import CameraReport
 from gaploop.failure_analysis.cohort import (
-    FALSE_ALARM,
     CohortStatistics,
-    change_words,
     cohort_lines,
     effect_words,
-    gap_words,
 )
 from gaploop.failure_analysis.diagnosis import (
     NO_MODE,
@@ -37,7 +34,7 @@ from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     TakeDiagnosis,
 )
-from gaploop.failure_analysis.factors import FactorTable
+from gaploop.failure_analysis.factors import FAMILY_ERROR, FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.rules import signals_of
@@ -403,21 +400,9 @@ def headline(cohort: CohortStatistics) -> str:
 
 
 def cohort_sections(cohort: CohortStatistics) -> Iterator[html.Section]:
-    """Yield the sections on conditions, on the gap to simulation and on time."""
+    """Yield the section on conditions."""
     if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
         yield where_section(cohort.table)
-    if cohort.gaps:
-        said = [html.text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
-        yield html.section("Gap to simulation", "The same circumstances in both.", said)
-    if cohort.change is not None:
-        sentence = _sentence(change_words(cohort.change))
-        kind = "good" if cohort.change.difference.value > 0 else "bad"
-        said_when = html.notice(sentence, kind) if cohort.change.flagged else html.text(sentence)
-        yield html.section("Over time", "", [said_when])
-
-
-def _sentence(said: str) -> str:
-    return said[0].upper() + said[1:] + "."
 
 
 def where_section(result: FactorTable) -> html.Section:
@@ -425,7 +410,7 @@ def where_section(result: FactorTable) -> html.Section:
     lead = (
         "Difference in success, in percentage points with 95 % intervals, from what the same "
         "trials would have had at the usual level, all else as it was. Coloured: shown, at "
-        f"{FALSE_ALARM:.0%} for all of them together."
+        f"{FAMILY_ERROR:.0%} for all of them together."
     )
     rows = list[html.BarRow]()
     ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -410,10 +410,9 @@ class DriveFitter:
         best = int(np.argmin([self.cost(error).sum() for error in tries]))
         return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
 
-    def choose(self, judge: DriveFitter) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
-        """Return the parameters that the logs speak for, and what each added one brought.
-
-        And others that explain them nearly as well: of the two sets one is right.
+    def choose(self, judge: DriveFitter) -> tuple[Fit, tuple[Candidate, ...]]:
+        """Return the parameters that the logs speak for, and others that explain them nearly as
+        well: of the two sets one is right.
 
         What lowers the criterion most at first may be wrong: a weak gain looks like a delay until
         friction is there as well. So where one parameter doesn't explain it all, the next best
@@ -423,7 +422,7 @@ class DriveFitter:
         nominal = self.at((), ())
         begun = self._begun(nominal)
         ends = [self._grown(nominal, begun[:1], judge)]
-        first = ends[0][0]
+        first = ends[0]
         most = np.maximum(ALL_BUT * self._spread(nominal.error), self._open_rad)
         one = len(first.chosen) == 1 and bool((self._spread(first.error) < most).all())
         if 0 < len(first.chosen) <= RIVALS and not one:
@@ -431,11 +430,11 @@ class DriveFitter:
             others = [f for f in begun if f.chosen[0].quantity is not used]
             others = [f for f in others if not f.chosen[0].joint]
             ends.append(self._grown(nominal, others[:1], judge))
-        alike = np.minimum.reduce([self.alike(fit.error) for fit, _ in ends])
-        (best, steps), *rest = sorted(ends, key=lambda end: self.bic(end[0], alike))
-        rivals = [fit for fit, _ in rest if {*fit.chosen} != {*best.chosen}
+        alike = np.minimum.reduce([self.alike(fit.error) for fit in ends])
+        best, *rest = sorted(ends, key=lambda fit: self.bic(fit, alike))
+        rivals = [fit for fit in rest if {*fit.chosen} != {*best.chosen}
                   and self.bic(fit, alike) - self.bic(best, alike) < CLEAR]  # fmt: skip
-        return best, steps, rivals[0].chosen if rivals else ()
+        return best, rivals[0].chosen if rivals else ()
 
     def _begun(self, best: Fit) -> list[Fit]:
         """Return quick fits with one parameter more, the best first.
@@ -481,24 +480,18 @@ class DriveFitter:
         ]
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
-    def _grown(
-        self, best: Fit, begun: Sequence[Fit], judge: DriveFitter
-    ) -> tuple[Fit, list[dict[str, Any]]]:
+    def _grown(self, best: Fit, begun: Sequence[Fit], judge: DriveFitter) -> Fit:
         """Add parameters as long as the criterion falls; `begun` has the best fit first.
 
         Then drop those that `judge` doesn't need.
         """
-        steps = [_step(best, None, 0.0)]
         while begun and len(best.chosen) < MOST_ADDED and self.steps < MOST_STEPS:
             alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
-            drop = self.bic(best, alike) - self.bic(better, alike)
-            if drop <= 0:
+            if self.bic(best, alike) <= self.bic(better, alike):
                 break
             before, best = best, self.without_idle(better)
-            added = [c for c in best.chosen if c not in before.chosen]
-            if not added:
+            if {*best.chosen} <= {*before.chosen}:
                 break
-            steps += [_step(best, c, drop / len(added)) for c in added]
             begun = self._begun(best)
         cut_short = bool(begun) and self.steps >= MOST_STEPS
         self.cut_short |= cut_short
@@ -515,7 +508,7 @@ class DriveFitter:
             if min(grown) >= (CERTAIN if cut_short else 1 / (1 - LEAST_GAIN)):
                 break
             best = without[int(np.argmin(grown))]
-        return best, steps
+        return best
 
     def spread(self, fit: Fit) -> FloatArray:
         """Return the scale of a fit's errors where joints move, joint by joint [rad].
@@ -597,15 +590,6 @@ class DriveFitter:
         bias = BIAS_RAD / np.maximum(np.sqrt(np.mean(slopes**2, 0)).max(0), 1e-12)
         half = np.hypot(student.ppf(0.5 + CONFIDENCE / 2, count - 1) * spread, bias)
         return -inverse @ score.sum(0), np.where(told, half, np.inf)
-
-
-def _step(fit: Fit, added: Candidate | None, drop: float) -> dict[str, Any]:
-    return {
-        "added": f"{added.mechanism}.{added.parameter}" if added else "",
-        "joint": added.joint if added else "",
-        "error_rad": float(np.abs(fit.error).mean()),
-        "bic_drop": drop,
-    }
 
 
 def moving(q_rad: FloatArray, t_s: FloatArray) -> NDArray[np.bool_]:

@@ -80,13 +80,10 @@ class FittedDrives:
     Attributes:
         parameters: what was measured, and what couldn't be.
         fit: how well, for the twin's file: see docs/diagnose/twin.md.
-        steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
-            `bic_drop`; first the nominal arm.
     """
 
     parameters: list[TwinParameter]
     fit: dict[str, Any]
-    steps: list[dict[str, Any]]
     curves: list[OpenLoopCurve]
 
 
@@ -118,7 +115,7 @@ def fit_drives(
         rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
         tried.append((goals, way, judge, rest, fitter))
     goals, way, judge, rest, fitter = tried[likeliest([fitter for *_, fitter in tried])]
-    found, steps, rival = fitter.choose(DriveFitter(arm, rest, advance))
+    found, rival = fitter.choose(DriveFitter(arm, rest, advance))
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
     curves = [
@@ -176,7 +173,7 @@ def fit_drives(
         "cut_short": fitter.cut_short,
         "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),
     }
-    return FittedDrives(parameters, fit, steps, curves)
+    return FittedDrives(parameters, fit, curves)
 
 
 def likeliest(ways: Sequence[DriveFitter]) -> int:

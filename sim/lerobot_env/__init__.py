@@ -44,7 +44,7 @@ class CellEnvConfig(CellOptions, EnvConfig):  # type: ignore[misc]
         fps: steps per second of simulated time [Hz].
         episode_length: steps after which an attempt is over.
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
-        robot: the cell's arm, "so101" or "vx300s".
+        robot: the cell's arm, "so101" or "bi_so101".
     """
 
     fps: int = 50

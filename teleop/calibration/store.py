@@ -31,6 +31,7 @@ from gaploop.core.files import (
     parse_json,
     read_json,
     read_text,
+    sha256,
     writable_folder,
     write_json,
 )
@@ -91,6 +92,25 @@ class CellCalibration:
         """Return what was calibrated, such as `cameras.wrist.intrinsics`, to its age [days]."""
         now_s = (utc_ns() if now_ns is None else now_ns) * 1e-9
         return {name: (now_s - _seconds(value["at"])) / _DAY_S for name, value in self.parts()}
+
+    def doubts(self, arm_file: Path | None = None) -> list[str]:
+        """Return a line for each part that may no longer hold, from its age or from what changed.
+
+        `arm_file` is the arm's own calibration (lerobot-calibrate's).
+        """
+        said = [
+            f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."
+            for name, age in self.ages_days().items()
+            if age > OLD_DAYS and not name.startswith("references.")
+        ]
+        known = self.get("arms", "follower", "calibration")
+        file = arm_file if arm_file is not None and arm_file.is_file() else None
+        if known is not None and file is not None and known["sha256"] != sha256(file):
+            said.append(
+                f"The arm was calibrated again ({file}) after its cameras were. Repeat: "
+                "gaploop calibrate hand_eye"
+            )
+        return said
 
     def parts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield every calibrated part's name with its values, among them `at`."""

@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
-from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
 from gaploop.teleop.calibration.hand_eye import MAX_RESIDUAL_MM
 from gaploop.teleop.calibration.intrinsics import most_rms_px
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
@@ -194,8 +192,8 @@ def check_station(
 ) -> Iterator[CheckResult]:
     """Yield how well every camera is calibrated, and what has changed since.
 
-    The arm is at rest: its pose is compared with the stored one. `cameras` are those that the
-    policy sees the scene with; `person` is asked about one that isn't calibrated.
+    `cameras` are those that the policy sees the scene with; `person` is asked about one that isn't
+    calibrated.
     """
     calibration = _load(path, "")
     if isinstance(calibration, CheckResult):
@@ -237,16 +235,9 @@ def check_station(
             level, word, fix = Level.OK, "Yes", ""
         data = {"question": question, **data}
         yield CheckResult(NAME, level, f"{question} {word}.", fix, data, by=By.PERSON)
-    name = model_of(follower.robot_type)
     own: Mapping[str, Any] = vars(follower) if hasattr(follower, "__dict__") else {}
-    changed = before_recording(
-        calibration,
-        CalibrationSighting(follower.read().position_rad, follower.joint_names),
-        arm=ArmModel.load(name) if name else None,
-        arm_file=getattr(own.get("device"), "calibration_fpath", None),
-    )
-    if changed:
-        fix = "Repeat what is named, or store the pose anew: gaploop calibrate drift --store"
-        yield CheckResult(NAME, Level.WARN, " ".join(changed), fix)
+    doubts = calibration.doubts(getattr(own.get("device"), "calibration_fpath", None))
+    if doubts:
+        yield CheckResult(NAME, Level.WARN, " ".join(doubts), "Repeat what is named.")
     elif not cameras:
         yield CheckResult(NAME, Level.OK, "no camera in use")

@@ -15,6 +15,7 @@ from gaploop.collect.preflight import (
     MotionLog,
     check_history,
     check_motion,
+    rest_figures,
     write_measured,
 )
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
@@ -118,3 +119,22 @@ def test_a_measured_arm_is_a_kind_of_arm_and_nobodys(tmp_path: Path) -> None:
     assert not any(word in path.read_text() for word in ("ada", "ttyACM", "/home"))
     page = (Path(__file__).resolve().parents[2] / "docs/figures/real_arms.md").read_text()
     assert all(f"`{key}`" in page for key in (*PER_JOINT.values(), *WANTED, "schema"))
+
+
+@pytest.mark.parametrize("joint", ["shoulder_pan", "elbow_flex", "gripper"])
+def test_a_joint_that_slipped_reads_otherwise_at_rest_from_that_morning_on(
+    joint: str, tmp_path: Path
+) -> None:
+    """A zero that had moved by 17° was baked into a dataset (lerobot #3758)."""
+    names = ("shoulder_pan", "elbow_flex", "gripper")
+    rest_rad, slipped_rad = np.zeros(3), np.radians(17.0) * np.array([n == joint for n in names])
+    station = tmp_path / "left.yaml"
+    for day, q_rad in enumerate((rest_rad, rest_rad + 0.01, rest_rad), 1):
+        at = datetime(2026, 3, day, tzinfo=UTC)
+        (said,) = check_history(station, rest_figures(names, q_rad), at)
+        assert said.level is Level.OK
+    at = datetime(2026, 3, 4, tzinfo=UTC)
+    (said,) = check_history(station, rest_figures(names, slipped_rad), at)
+    assert said.level is Level.WARN
+    assert said.found.startswith(f"reading at rest of {joint}: ")
+    assert "17" in said.found

@@ -157,4 +157,4 @@ def successes(count: int = 8) -> Iterator[Take]:
 
 def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
     """A plan within a number of takes."""
-    return plan_for(diagnosis, PlanRequest(Budget(takes=budget_takes))).plan
+    return plan_for(diagnosis, PlanRequest(Budget(takes=budget_takes)))

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.core.statistics import TrialCounts, weighted_sum
-from gaploop.failure_analysis.cohort import change, matched
 from gaploop.failure_analysis.factors import Trials, factor_table
 
 
@@ -104,55 +102,3 @@ def test_sessions_that_differ_widen_the_interval() -> None:
     assert wide.difference.high - wide.difference.low > 1.3 * (
         narrow.difference.high - narrow.difference.low
     )
-
-
-def test_matched_scenes_say_more_than_unmatched_ones() -> None:
-    scenes = [(1, 1)] * 14 + [(1, 0)] * 6 + [(0, 0)] * 10
-    sim = [Trials({"scene": str(k), "domain": "sim"}, a, 1) for k, (a, _) in enumerate(scenes)]
-    real = [Trials({"scene": str(k), "domain": "real"}, b, 1) for k, (_, b) in enumerate(scenes)]
-    paired = matched(sim, real, besides=("domain",))
-    assert paired is not None
-    assert paired.pairs == 30
-    loose = weighted_sum([(1.0, [TrialCounts(20, 30)]), (-1.0, [TrialCounts(14, 30)])])
-    assert paired.difference.value == pytest.approx(0.2)
-    assert paired.difference.low > 0 > loose.low
-
-
-def test_only_what_both_have_tried_is_compared() -> None:
-    sim = [Trials({"lighting": "nominal"}, 19, 20), Trials({"lighting": "dark"}, 0, 50)]
-    real = [Trials({"lighting": "nominal"}, 10, 20), Trials({"lighting": "bright"}, 5, 5)]
-    found = matched(sim, real)
-    assert found is not None
-    assert found.difference.value == pytest.approx(0.45)
-    assert found.unmatched == (50, 5)
-    assert matched(sim[1:], real) is None
-
-
-def timed(outcomes: list[int], levels: dict[str, str] | None = None) -> list[Trials]:
-    return [
-        Trials(levels or {}, won, 1, t0_ns=1 + k, uid=f"{k:04d}") for k, won in enumerate(outcomes)
-    ]
-
-
-def test_a_drop_in_success_is_found_where_it_is() -> None:
-    rng = np.random.default_rng(2)
-    early, late = rng.random(60) < 0.85, rng.random(40) < 0.35
-    found = change(timed([int(v) for v in (*early, *late)]))
-    assert found is not None
-    assert found.flagged
-    assert abs(found.at_ns - 61) <= 6
-    assert found.difference.high < 0
-    assert change(timed([1, 0, 1])) is None
-    assert change(timed([1] * 50)) is None
-
-
-def test_harder_conditions_later_on_are_not_taken_for_a_change() -> None:
-    rng = np.random.default_rng(3)
-    chances = [("nominal", 0.9)] * 50 + [("dim", 0.3)] * 50
-    trials = [
-        Trials({"lighting": light}, int(rng.random() < chance), 1, t0_ns=1 + k, uid=f"{k:03}")
-        for k, (light, chance) in enumerate(chances)
-    ]
-    found = change(trials)
-    assert found is not None
-    assert not found.flagged

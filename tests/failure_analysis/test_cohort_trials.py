@@ -85,20 +85,19 @@ def test_rollouts_count_and_demonstrations_do_not() -> None:
     assert len(attempted(shown)[0]) == 9
 
 
-def test_simulation_is_matched_with_the_real_robot() -> None:
+def test_how_far_simulation_is_ahead_is_what_the_domain_costs() -> None:
     lights = ("nominal", "dim", "bright")
     sim = [attempt(k, k % 10 != 0, {"lighting": lights[k % 3]}, domain=Domain.SIM)
            for k in range(60)]  # fmt: skip
     real = [attempt(100 + k, k % 2 == 0, {"lighting": lights[k % 3]}) for k in range(60)]
-    found = cohort_of_takes([*sim, *real])
-    gap = found.gaps["real"]
-    assert gap.strata == 3
-    assert gap.difference.low < 0.4 < gap.difference.high
-    assert gap.difference.low > 0.2
-    assert any("the real robot" in line for line in cohort_lines(found))
+    table = cohort_of_takes([*sim, *real]).table
+    assert table is not None
+    (gap,) = (e for e in table.effects if e.factor == "domain")
+    assert 0.2 < abs(gap.difference.value) < 0.6
+    assert gap.verdict != "not shown"
 
 
-def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
+def test_scenes_are_no_factor_of_their_own() -> None:
     """Each scene was tried once a policy: as a condition it would explain every outcome."""
     made = [
         attempt(30 * v + k, (k + v) % 3 > 0, {"scene": k}, policy=f"v{v}")
@@ -108,7 +107,6 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
     found = cohort_of_takes(made)
     assert found.table is not None
     assert {e.factor for e in found.table.effects} == {"policy"}
-    assert found.change is not None
 
 
 def test_no_judged_take_is_said(tmp_path: Path) -> None:

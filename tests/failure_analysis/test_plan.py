@@ -104,7 +104,7 @@ def test_never_over_budget_and_never_collecting_in_vain(
 @given(spreads, st.floats(0.0, 8.0), st.integers(0, 100))
 def test_never_over_any_limit(spread: dict[str, float], hours: float, takes: int) -> None:
     ask = PlanRequest(Budget(takes, hours), prior(), effort_from((), Costs(rate_per_hour=60.0)))
-    plan = plan_for(diagnosed(spread), ask).plan
+    plan = plan_for(diagnosed(spread), ask)
     assert sum(i.takes for i in plan.items) <= takes
     assert plan.hours is not None
     assert plan.hours.value <= hours * 1.05 + 0.05  # the mean of draws, rounded
@@ -119,9 +119,7 @@ def test_more_budget_never_brings_less(
 ) -> None:
     def gain(limit: int) -> float:
         given = Budget(takes=limit) if unit == "takes" else Budget(hours=limit / 60.0)
-        found = plan_for(
-            diagnosed(spread, succeeded=5), PlanRequest(given, prior())
-        ).plan.gain_points
+        found = plan_for(diagnosed(spread, succeeded=5), PlanRequest(given, prior())).gain_points
         return found.value if found else 0.0
 
     assert gain(budget) <= gain(budget + more)
@@ -171,7 +169,7 @@ def test_what_demonstrations_fix_is_collected_until_it_is_not_worth_it(dimension
 
 def test_no_response_means_no_takes() -> None:
     curves = prior() | {D.OBJECT_PROPERTY: flat_curve(1.0)}
-    plan = plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=50), curves)).plan
+    plan = plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=50), curves))
     assert plan.takes == 0
     assert [i.remedy for i in plan.items] == ["change_scene"]
     assert plan.gain_points is not None
@@ -208,7 +206,7 @@ def test_a_policy_that_sees_pictures_can_learn_the_light() -> None:
     """Five stations showed it; a policy that tracks poses is told to change the light instead."""
     for sees in (True, False):
         ask = PlanRequest(Budget(takes=100), expected_curves(image_policy=sees), image_policy=sees)
-        (item,) = plan_for(diagnosed({"visual_domain": 0.98}, count=20), ask).plan.items
+        (item,) = plan_for(diagnosed({"visual_domain": 0.98}, count=20), ask).items
         assert (item.remedy == "collect") == sees
         assert (item.takes >= 20) == sees
 
@@ -233,9 +231,7 @@ def test_abstentions_and_too_few_failures_pay_for_nothing() -> None:
 
 def test_where_it_is_open_whether_demonstrations_help_the_plan_says_so() -> None:
     curves = prior() | {D.OBJECT_PROPERTY: flat_curve(0.4)}
-    plan = plan_for(
-        diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=100), curves)
-    ).plan
+    plan = plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=100), curves))
     assert "is open (chance 60%)" in plan.items[0].why
 
 
@@ -245,7 +241,7 @@ def test_takes_follow_the_conditions_under_which_it_fails() -> None:
         f"take-{k}": {"object": "mug" if k < 6 else "box", "lighting": "day"} for k in range(8)
     }
     diagnosis = Diagnosis("d", "", takes, {})
-    plan = plan_for(diagnosis, PlanRequest(Budget(takes=20), prior(), conditions=under)).plan
+    plan = plan_for(diagnosis, PlanRequest(Budget(takes=20), prior(), conditions=under))
     got = {item.conditions["object"]: item.takes for item in plan.items}
     assert got["mug"] > got["box"] > 0
     assert sum(got.values()) <= 20
@@ -256,7 +252,7 @@ def test_takes_follow_the_conditions_under_which_it_fails() -> None:
 def test_without_known_conditions_takes_are_spread_over_what_the_station_has() -> None:
     bench = Station("bench", conditions={"object": ("mug", "box")}, grid=(2, 2))
     ask = PlanRequest(Budget(takes=16), prior(), station=bench)
-    (item,) = plan_for(diagnosed({"object_property": 0.9}), ask).plan.items
+    (item,) = plan_for(diagnosed({"object_property": 0.9}), ask).items
     assert item.vary["object"] == ("mug", "box")
     assert len(item.setups()) == 8
 
@@ -307,7 +303,7 @@ def test_points_of_success_need_successes() -> None:
 def test_a_plan_reads_back_and_names_its_diagnosis(tmp_path: Path) -> None:
     diagnosis = diagnosed({"object_property": 0.5, "actuator_response": 0.4}, succeeded=3)
     ask = PlanRequest(Budget(takes=30), prior(), effort_from((), Costs(rate_per_hour=30.0)))
-    plan = plan_for(diagnosis, replace(ask, station=SIM_STATION)).plan
+    plan = plan_for(diagnosis, replace(ask, station=SIM_STATION))
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
     assert plan.diagnosis == "diagnosis-1"
@@ -375,7 +371,7 @@ def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, ask
     plain = diagnosed({})
     evidence = {"ground": ground, "evidence": {"cannot_rule_out": ["visual_domain"]}}
     ask = PlanRequest(Budget(takes=40), prior(), about=PlanContext(Path("plan"), "base"))
-    plan = plan_for(replace(plain, summary={**plain.summary, **evidence}), ask).plan
+    plan = plan_for(replace(plain, summary={**plain.summary, **evidence}), ask)
     assert asks in plan.stop
     assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")
 

@@ -57,7 +57,7 @@ def test_a_plan_is_written_for_people_and_for_record(
     assert "don't collect" in said
     assert "EUR" in said
     names = {p.name for p in (tmp_path / "p").iterdir()}
-    assert {"plan.yaml", "plan.png", "plan.html", "run.json"} == names
+    assert {"plan.yaml", "plan.html", "run.json"} == names
     plan = load_plan(tmp_path / "p" / "plan.yaml")
     assert 0 < plan.takes <= 20
     assert plan.cost is not None

@@ -155,7 +155,7 @@ def test_plan_after_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_where_nothing_failed_nothing_is_asked_for() -> None:
     """Incident: rollouts that all went well were told to have too few named causes."""
     summary = {"takes": 8, "diagnosed": 0, "outcomes": {"success": 8}}
-    plan = plan_for(Diagnosis("d", "", (), summary), PlanRequest(Budget(takes=5))).plan
+    plan = plan_for(Diagnosis("d", "", (), summary), PlanRequest(Budget(takes=5)))
     assert plan.stop.startswith("Nothing failed")
     assert not any("Find out first" in note for note in plan.notes)
 

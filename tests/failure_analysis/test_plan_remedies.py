@@ -16,7 +16,7 @@ from markupsafe import escape
 
 from benchmarks.proof.lessons import LADDER, as_text, with_ladder
 from benchmarks.proof.rows import kept_rows
-from gaploop.core.plan import load_plan, save_plan
+from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.statistics import TrialCounts
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
@@ -25,7 +25,7 @@ from gaploop.failure_analysis.planning import remedies
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import LedgerEntry
-from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, PlanResult, plan_for
+from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import (
     LIGHT,
     MEASURED,
@@ -92,7 +92,7 @@ def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
     return Diagnosis("diag", "", takes, {"outcomes": {"failure": count, "success": 4}})
 
 
-def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> PlanResult:
+def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> Plan:
     return plan_for(
         diagnosed(shares), PlanRequest(Budget(takes=takes), expected_curves(), about=context)
     )
@@ -131,7 +131,7 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
     rollouts = tmp_path / "my rollouts"
     context = replace(about(tmp_path / "plan", record_with=record_with), takes=(rollouts,))
     found = replace(diagnosed({"actuator_response": 0.9}), source=rollouts.name)
-    plan = plan_for(found, PlanRequest(Budget(takes=20), expected_curves(), about=context)).plan
+    plan = plan_for(found, PlanRequest(Budget(takes=20), expected_curves(), about=context))
     names = [shlex.split(line)[1] for line in plan.measure]
     assert names == ["identify", "diagnose", "plan"]
     made: list[Path] = [rollouts]
@@ -149,7 +149,7 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
     measured = replace(found, summary={**found.summary, "reproduction": NOTHING_REPRODUCED})
     assert not plan_for(
         measured, PlanRequest(Budget(takes=20), expected_curves(), about=context)
-    ).plan.measure
+    ).measure
 
 
 NOTHING_REPRODUCED = {"reproduces": False}
@@ -178,8 +178,8 @@ def test_what_was_not_named_is_not_bought_against(
     ask = PlanRequest(
         Budget(takes=20), expected_curves(image_policy=images), image_policy=images, about=context
     )
-    assert {item.dimension for item in plan_for(sure, ask).plan.items} == {dimension}
-    plan = plan_for(replace(unsure, source="rollouts"), ask).plan
+    assert {item.dimension for item in plan_for(sure, ask).items} == {dimension}
+    plan = plan_for(replace(unsure, source="rollouts"), ask)
     assert plan.items == ()
     assert plan.takes == 0
     assert plan.measure
@@ -202,7 +202,7 @@ def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:
             found,
             PlanRequest(Budget(takes=20), expected_curves(), about=about(tmp_path, WEAK, CAMERA)),
         )
-        return {i.dimension: i.gain_points.value for i in plan.plan.items if i.gain_points}
+        return {i.dimension: i.gain_points.value for i in plan.items if i.gain_points}
 
     measured, assumed = gains(came), gains({**came, "reproduces": False})
     assert measured["actuator_response"] < 10.0 < assumed["actuator_response"]
@@ -223,11 +223,11 @@ def test_ranges_against_a_dimension_are_of_that_dimension() -> None:
 
 def test_a_twin_opens_remedies_and_without_one_takes_are_weighed_as_before(tmp_path: Path) -> None:
     shares = {"actuator_response": 0.9}
-    (without,) = planned(shares, about(tmp_path)).plan.items
-    (alone,) = planned(shares, None).plan.items
+    (without,) = planned(shares, about(tmp_path)).items
+    (alone,) = planned(shares, None).items
     assert without.takes == alone.takes > 0
     assert not without.alternatives
-    plan = planned(shares, about(tmp_path, WEAK)).plan
+    plan = planned(shares, about(tmp_path, WEAK))
     (item,) = plan.items
     assert (item.remedy, item.takes, plan.takes) == ("resimulate", 0, 0)
     assert item.commands
@@ -240,7 +240,7 @@ def test_a_twin_opens_remedies_and_without_one_takes_are_weighed_as_before(tmp_p
 def test_the_remedy_is_the_one_that_brings_most_for_an_operators_hour(tmp_path: Path) -> None:
     for shares in ({"actuator_response": 0.9}, {"spatial_geometry": 0.9}, {"object_property": 0.8}):
         context = about(tmp_path, WEAK, CAMERA, SIZE)
-        (item,) = planned(shares, context).plan.items
+        (item,) = planned(shares, context).items
         assert item.gain_points is not None
         assert item.hours is not None
         rate = item.gain_points.value / item.hours.value
@@ -258,7 +258,7 @@ def test_collecting_wins_where_it_brings_more_and_says_by_how_much(
 
     hopeless = (np.full(4000, 0.02), 3)
     monkeypatch.setattr("gaploop.failure_analysis.planning.remedies.fixed_by", lambda *_: hopeless)
-    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, SIZE, CAMERA)).plan.items
+    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, SIZE, CAMERA)).items
     assert item.remedy == module.COLLECT
     assert item.takes > 0
     assert {o.remedy for o in item.alternatives} == {"recalibrate", "resimulate"}
@@ -268,7 +268,7 @@ def test_collecting_wins_where_it_brings_more_and_says_by_how_much(
 
 def test_takes_in_a_twin_serve_every_dimension_and_are_recorded_once(tmp_path: Path) -> None:
     shares = {"actuator_response": 0.5, "spatial_geometry": 0.4}
-    plan = planned(shares, about(tmp_path, WEAK, CAMERA)).plan
+    plan = planned(shares, about(tmp_path, WEAK, CAMERA))
     assert [i.remedy for i in plan.items] == ["resimulate", "resimulate"]
     first, second = plan.items
     assert first.commands
@@ -279,7 +279,7 @@ def test_takes_in_a_twin_serve_every_dimension_and_are_recorded_once(tmp_path: P
 
 
 def test_a_camera_alone_is_recalibrated(tmp_path: Path) -> None:
-    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, CAMERA)).plan.items
+    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, CAMERA)).items
     assert item.remedy == "recalibrate"
     assert item.commands[0].startswith("gaploop calibrate from_twin")
     assert not offers(D.SPATIAL_GEOMETRY, about(tmp_path, "spatial_geometry.table_height.x"), True)[
@@ -291,13 +291,13 @@ def test_what_was_tried_counts_and_not_what_was_expected(tmp_path: Path) -> None
     """Incident: takes against a late arm were bought by a prior; success went from 15 to 2 %."""
     shares = {"spatial_geometry": 0.9}
     context = about(tmp_path, CAMERA)
-    (before,) = planned(shares, context).plan.items
+    (before,) = planned(shares, context).items
     assert before.remedy == "recalibrate"
     tried = {
         "recalibrate": RemedyTrial((3, 20), (2, 20)),
         "resimulate": RemedyTrial((3, 20), (18, 20)),
     }
-    plan = planned(shares, replace(context, tried=tried)).plan
+    plan = planned(shares, replace(context, tried=tried))
     (item,) = plan.items
     assert item.remedy == "resimulate"
     assert "tried in the twin: 3 of 20 rollouts before, 18 of 20 after" in item.why
@@ -307,13 +307,13 @@ def test_what_was_tried_counts_and_not_what_was_expected(tmp_path: Path) -> None
     assert item.gain_points is not None
     assert item.gain_points.low > 20  # of the 72 % of rollouts that fail for it
     stuck = {**tried, "resimulate": RemedyTrial((0, 0), (0, 0), "Gave up on the episodes.")}
-    plan = planned(shares, replace(context, tried=stuck)).plan
+    plan = planned(shares, replace(context, tried=stuck))
     assert all(
         "resimulate" not in (i.remedy, *(a.remedy for a in i.alternatives)) for i in plan.items
     )
     assert any("couldn't be carried out (Gave up on the episodes.)" in note for note in plan.notes)
     worse = {name: RemedyTrial((3, 20), (0, 20)) for name in tried}
-    (item,) = planned(shares, replace(context, tried=worse)).plan.items
+    (item,) = planned(shares, replace(context, tried=worse)).items
     assert item.remedy == "collect"
 
 
@@ -324,7 +324,7 @@ def test_dimensions_share_in_what_one_trial_brings(tmp_path: Path) -> None:
         "resimulate": RemedyTrial((0, 20), (20, 20)),
         "recalibrate": RemedyTrial((0, 20), (8, 20)),
     }
-    plan = planned(shares, replace(about(tmp_path, WEAK, CAMERA), tried=trial)).plan
+    plan = planned(shares, replace(about(tmp_path, WEAK, CAMERA), tried=trial))
     assert {i.remedy for i in plan.items} == {"resimulate"}
     assert plan.gain_points is not None
     assert 60 < plan.gain_points.value <= 80  # 80 % of the rollouts failed
@@ -349,7 +349,7 @@ def test_what_is_not_offered_brings_nothing() -> None:
 
 def test_a_plan_with_commands_comes_back(tmp_path: Path) -> None:
     context = about(tmp_path, WEAK, CAMERA, record_with=RECORD)
-    plan = planned({"actuator_response": 0.5, "object_property": 0.4}, context).plan
+    plan = planned({"actuator_response": 0.5, "object_property": 0.4}, context)
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
     text = plan_section(plan).body
@@ -428,7 +428,7 @@ def test_measuring_comes_first_where_experiments_and_nothing_here_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(dimension: GapDimension, context: PlanContext | None = None) -> bool:
-        plan = planned({dimension.value: 0.9}, context or about(tmp_path)).plan
+        plan = planned({dimension.value: 0.9}, context or about(tmp_path))
         return any(note.startswith("Identify first") for note in plan.notes)
 
     known = json.loads(remedies.SITES.read_text())
@@ -442,13 +442,13 @@ def test_measuring_comes_first_where_experiments_and_nothing_here_say_so(
     found = diagnosed({D.ACTUATOR_RESPONSE.value: 0.9})
     alone = {**found.summary, "shown_alone": [{"what": "An offset.", "fix": "Calibrate."}]}
     ask = PlanRequest(Budget(takes=20), expected_curves(), about=about(tmp_path))
-    first, *_ = plan_for(replace(found, summary=alone), ask).plan.notes
+    first, *_ = plan_for(replace(found, summary=alone), ask).notes
     assert first.startswith("Mend first")
     late = {"kind": "action_lag", "belongs_to": D.ACTUATOR_RESPONSE.value, "what": "", "fix": ""}
     alone = {**found.summary, "shown_alone": [late]}
     told_late = plan_for(replace(found, summary=alone), replace(ask, about=about(tmp_path, WEAK)))
-    assert told_late.plan.items[0].commands
-    assert not any(n.startswith("Mend first") for n in told_late.plan.notes)
+    assert told_late.items[0].commands
+    assert not any(n.startswith("Mend first") for n in told_late.notes)
     ladder["identify"] = {"points": [27, -2, 52], "stations": 5}
     assert not told(D.ACTUATOR_RESPONSE)
 
@@ -473,7 +473,7 @@ def test_a_policy_that_fails_of_itself_is_trained_where_it_was(
     weak = {"reproduction": {"failing": {"nominal": [0.5, 0.3, 0.7]}, "costs": []}}
     weak |= {"station": {"named": [POLICY]}}
     ask = PlanRequest(Budget(takes=20), expected_curves(), about=known)
-    plan = plan_for(replace(found, summary={**found.summary, **weak}), ask).plan
+    plan = plan_for(replace(found, summary={**found.summary, **weak}), ask)
     (note,) = [n for n in plan.notes if n.startswith("Fix the policy first")]
     words, _, command = note.partition(" → ")
     assert said in words
@@ -491,7 +491,7 @@ def test_a_script_is_not_trained(tmp_path: Path) -> None:
     assert not offers(D.ACTUATOR_RESPONSE, replace(known, twin=pulls), False)
     # In metaworld, for its own script, a plan asked for 50 demonstrations.
     pulled = replace(twin("actuator_response.latency.latency_s"), world={"gym": "g:Follow-v0"})
-    plan = planned({D.ACTUATOR_RESPONSE.value: 0.9}, replace(known, twin=pulled)).plan
+    plan = planned({D.ACTUATOR_RESPONSE.value: 0.9}, replace(known, twin=pulled))
     assert not plan.takes
     assert "fix this" not in plan.items[0].why
     (note,) = [n for n in plan.notes if "is a script" in n]

@@ -41,7 +41,7 @@ def diagnosis() -> Diagnosis:
 def instead_of_takes(diagnosis: Diagnosis) -> Plan:
     """A plan by somebody who believes that demonstrations don't fix drives."""
     curves = expected_curves() | {GapDimension.ACTUATOR_RESPONSE: flat_curve(0.9)}
-    return plan_for(diagnosis, PlanRequest(Budget(takes=30), curves)).plan
+    return plan_for(diagnosis, PlanRequest(Budget(takes=30), curves))
 
 
 def test_a_report_holds_everything_in_one_file(diagnosis: Diagnosis) -> None:
@@ -101,8 +101,8 @@ def test_pictures_without_any_structure_do_not_crash() -> None:
 
 def cohort(level: str = "dim") -> CohortStatistics:
     return cohort_of_trials([
-        Trials({"lighting": "nominal"}, 45, 50, t0_ns=1),
-        Trials({"lighting": level}, 15, 50, t0_ns=2),
+        Trials({"lighting": "nominal"}, 45, 50),
+        Trials({"lighting": level}, 15, 50),
     ])  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_what_cannot_be_recalibrated_is_refused(
     drives = twin_of(tmp_path / "l.yaml", "actuator_response.weak")
     for twin, said in (
         (drives, "nothing to recalibrate"),
-        (twin_of(tmp_path / "v.yaml", POSE, arm="vx300s"), "vx300s"),
+        (twin_of(tmp_path / "v.yaml", POSE, arm="bi_so101"), "bi_so101"),
     ):
         with pytest.raises(UnusableInputError, match=said):
             recalibrate("base", twin, tmp_path / "out")

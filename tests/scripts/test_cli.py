@@ -36,7 +36,7 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.platform_calls import signals_handled
 from gaploop.scripts import cli, options
 from gaploop.scripts._arguments import parse, require_inputs
-from gaploop.scripts.former_names import FORMER, FORMER_OPTIONS
+from gaploop.scripts.former_names import FORMER, FORMER_OPTIONS, GONE
 from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
 from gaploop.scripts.teleoperate import DEVICES, TeleoperateConfig
 
@@ -168,6 +168,16 @@ def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[
         now = f"is now: gaploop {' '.join(words)}. The former name ends with 0.2."
         assert said.err == f"gaploop {former}: {now}\n"
         assert said.out.startswith(f"usage: gaploop {words[0]}")
+
+
+@pytest.mark.parametrize(("command", "option"), GONE)
+def test_an_option_that_is_gone_names_what_is_there_instead(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, option, "here"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"gaploop {command}: {option} is gone: ")
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("unlogged")

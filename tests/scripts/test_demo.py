@@ -105,22 +105,10 @@ def test_what_fails_is_typed_again_and_a_remedy_that_fails_is_told(
 ) -> None:
     typed.code = {"rollout": cli.INTERRUPTED}
     with pytest.raises(KeyboardInterrupt):
-        demo.run_demo(tmp_path, None, demo.QUICK)
+        demo.run_demo(tmp_path, demo.QUICK)
     typed.code = {"record": 2}
-    cells = demo.run_demo(tmp_path, None, demo.QUICK)
+    cells = demo.run_demo(tmp_path, demo.QUICK)
     assert [line[0] for line in typed.typed[:4]] == ["evaluate", "evaluate", "rollout", "rollout"]
     assert "--n=6" in typed.typed[0]
     assert cells[1].row[4] == "nothing: gaploop record failed; what it says is above."
     assert demo.message(cells).startswith("Cell A is not shown to be better")
-
-
-def test_two_dimensions_of_all_nine_are_drawn_and_cells_in_which_nothing_fails_anew(
-    tmp_path: Path,
-) -> None:
-    """A demo began with a cell in which the base did 95 of 100 scenes: nothing to find out."""
-    drawn = [demo.drawn_cells(seed, lambda *_: True, tmp_path) for seed in range(40)]
-    assert drawn[0] == demo.drawn_cells(0, lambda *_: True, tmp_path)
-    assert all(set(one[0]).isdisjoint(other[0]) for one, other in drawn)
-    assert {d for both in drawn for cell in both for d in cell[0]} == set(GapDimension)
-    strong = demo.drawn_cells(0, lambda _at, gaps, _seed: min(gaps.values()) > 0.9, tmp_path)
-    assert all(min(cell[0].values()) > 0.9 for cell in strong)

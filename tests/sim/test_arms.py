@@ -1,4 +1,4 @@
-"""Two arms behind the same interfaces: what holds for one holds for the other."""
+"""Arms of the embedded cell behind one interface."""
 
 from __future__ import annotations
 
@@ -11,45 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import blind_gaps
-from benchmarks.sight import by_tracker
-from benchmarks.trial import run_take
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import conditions
 from gaploop.sim.catalogue import SO101, arm_named, arm_of, from_degrees, to_degrees
-from gaploop.sim.cell import CellFollower, SimCell
-from gaploop.sim.expert import ScriptedLeader, nominal_arm
-from gaploop.sim.gaps import MECHANISMS, add_mechanisms
+from gaploop.sim.cell import SimCell
+from gaploop.sim.expert import nominal_arm
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import Tracker
-
-add_mechanisms(blind_gaps.__name__)
-
-VX300S = CELL_ARMS["vx300s"]
-needs_meshes = pytest.mark.skipif(
-    not VX300S.model.is_installed, reason="pip install --no-deps gym-aloha==0.1.5"
-)
-BOTH = pytest.mark.parametrize("arm", [SO101, pytest.param(VX300S, marks=needs_meshes)])
-
-OF_THE_ARM = {
-    "contact_dynamics.sticky": 0.5,
-    "contact_dynamics.soft": 0.5,
-    "sensor_noise.encoder_drift": 0.5,
-    "sensor_noise.encoder_spikes": 0.5,
-    "actuator_response.weak": 0.2,
-    "actuator_response.deaf_joint": 0.5,
-    "spatial_geometry.zero_offset": 0.5,
-    "spatial_geometry.base_moved": 0.5,
-    "spatial_geometry.bent_gripper": 0.5,
-    "environmental_complexity.occluder": 0.5,
-    "environmental_complexity.posts": 0.5,
-    "human_behavior.bump_arm": 0.5,
-}
-"""Mechanisms that look at joints, bodies or places of the arm."""
-
 
 OLD_OBJECT_M = [0.22647161591627665, 0.07703241229299033, 0.0125]
 OLD_TARGET_M = [0.20906592013117567, -0.022707364270723413, 0.001]
@@ -82,20 +53,15 @@ class Without:
 def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), VX300S.model.package)])
-    for refused in (
-        lambda: VX300S.spec(conditions.PAINT),
-        lambda: SimCell(robot="vx300s"),
-        lambda: arm_named("vx300s"),
-    ):
-        with pytest.raises(UnusableInputError, match="pip install --no-deps gym-aloha") as said:
+    monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), SO101.model.package)])
+    for refused in (lambda: SO101.spec(conditions.PAINT), lambda: arm_named("so101")):
+        with pytest.raises(UnusableInputError, match="pip install") as said:
             refused()
         assert "\n" not in str(said.value)
-    SimCell(image_size=64).close()  # the default arm needs none of it
 
 
 def test_an_unknown_arm_is_refused_with_the_choices() -> None:
-    with pytest.raises(UnknownChoiceError, match="so101, vx300s"):
+    with pytest.raises(UnknownChoiceError, match="so101"):
         SimCell(robot="so100")
 
 
@@ -133,8 +99,8 @@ def test_recordings_of_arms_that_the_cell_has_not_count_as_before() -> None:
     assert arm_of("so101_follower") is arm_of("") is SO101
 
 
-@BOTH
-def test_units_go_there_and_back_and_the_gripper_from_0_to_100(arm: CellArm) -> None:
+def test_units_go_there_and_back_and_the_gripper_from_0_to_100() -> None:
+    arm = SO101
     q_rad = np.random.default_rng(0).uniform(-1, 1, (5, len(arm.joint_names)))
     assert np.allclose(from_degrees(to_degrees(q_rad, arm), arm), q_rad)
     ends = np.zeros((2, len(arm.joint_names)))
@@ -142,8 +108,8 @@ def test_units_go_there_and_back_and_the_gripper_from_0_to_100(arm: CellArm) -> 
     assert np.allclose(to_degrees(ends, arm)[:, -1], [0.0, 100.0])
 
 
-@BOTH
-def test_the_tool_is_where_the_model_has_it(arm: CellArm) -> None:
+def test_the_tool_is_where_the_model_has_it() -> None:
+    arm = SO101
     ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
     q_rad = np.random.default_rng(2).uniform(-1.5, 1.5, (20, len(arm.joint_names)))
     places = [ik.tcp(row)[0] for row in q_rad]
@@ -151,8 +117,8 @@ def test_the_tool_is_where_the_model_has_it(arm: CellArm) -> None:
     assert arm.tool_centre_m(q_rad[:0]).shape == (0, 3)
 
 
-@BOTH
-def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
+def test_the_arm_reaches_every_place_with_its_hand_down() -> None:
+    arm = SO101
     ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
     rng = np.random.default_rng(1)
     for _ in range(10):
@@ -167,8 +133,8 @@ def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
         assert rotation[2, 2] < -0.95
 
 
-@BOTH
-def test_the_tracker_sees_object_and_target_where_they_are(arm: CellArm) -> None:
+def test_the_tracker_sees_object_and_target_where_they_are() -> None:
+    arm = SO101
     with SimCell(robot=arm.name) as cell:
         tracker = Tracker.nominal(cell.image_size, arm=arm)
         for seed in range(4):
@@ -179,68 +145,7 @@ def test_the_tracker_sees_object_and_target_where_they_are(arm: CellArm) -> None
             assert np.linalg.norm(from_polar(*seen[3:5]) - truth["target_pos_m"][:2]) < 2.5e-3
 
 
-@needs_meshes
-def test_the_teleoperator_solves_the_second_arms_cell() -> None:
-    with SimCell(robot="vx300s", image_size=64) as cell:
-        leader = ScriptedLeader(cell, 1)
-        assert all(run_take(cell, leader, seed) for seed in range(4))
-
-
-@needs_meshes
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["pick_place", "pick_lift", "stack_cube"])
-def test_the_teleoperator_solves_95_percent_of_the_second_arms_scenes(task: str) -> None:
-    with SimCell(task, robot="vx300s", image_size=64) as cell:
-        leader = ScriptedLeader(cell, 1)
-        assert sum(run_take(cell, leader, seed) for seed in range(40)) >= 38
-
-
-@needs_meshes
-def test_a_tracker_driven_controller_solves_the_second_arms_cell() -> None:
-    with SimCell(robot="vx300s") as cell:
-        leader = by_tracker(cell, 1)
-        assert all(run_take(cell, leader, seed) for seed in range(3))
-
-
-@needs_meshes
-def test_the_second_arm_reports_seven_joints_in_its_own_units() -> None:
-    with SimCell(robot="vx300s", image_size=64) as cell:
-        follower = CellFollower(cell)
-        assert follower.robot_type == "vx300s_sim"
-        cell.command(np.array(VX300S.home_q_rad) - 0.3)
-        cell.advance(1.0)
-        state = cell.read()
-        assert len(follower.joint_names) == len(state.position_rad) == len(state.current_a) == 7
-        assert np.allclose(state.position_rad, np.array(VX300S.home_q_rad) - 0.3, atol=0.01)
-        left, right = (cell.data.joint(name).qpos[0] for name in VX300S.finger_bodies)
-        assert left == pytest.approx(-right, abs=1e-3)  # one servo moves both fingers
-
-
-@needs_meshes
-def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
-    with SimCell(robot="vx300s", gaps=OF_THE_ARM, gap_seed=2, image_size=64) as cell:
-        leader = by_tracker(cell, 0)
-        for _ in range(60):
-            cell.command(leader.read(cell.now_s).q_rad)
-            cell.advance(0.02)
-        assert np.isfinite(cell.read().position_rad).all()
-        offset: Any = cell.truth()["joint_offset_rad"]
-        assert len(offset) == 7
-        assert offset[-1] == 0.0  # the gripper's zero is the closed jaw
-
-
-@needs_meshes
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, *blind_gaps.MECHANISMS], ids=lambda m: m.name)
-def test_every_mechanism_can_be_injected_into_the_second_arms_cell(mechanism: Any) -> None:
-    gaps = {f"{mechanism.dimension.value}.{mechanism.name}": 1.0}
-    with SimCell(robot="vx300s", gaps=gaps, image_size=64) as cell:
-        cell.advance(0.5)
-        cell.frame()
-        assert np.isfinite(cell.data.qpos).all()
-
-
 def test_a_saved_tracker_names_the_arm_only_where_it_is_not_the_default() -> None:
     """Policies saved before there was a second arm have no such entry, and their id is a hash."""
     assert "robot" not in TrackerStep().get_config()
-    assert TrackerStep(**TrackerStep(robot="vx300s").get_config()).robot == "vx300s"
+    assert TrackerStep(**TrackerStep(robot="bi_so101").get_config()).robot == "bi_so101"

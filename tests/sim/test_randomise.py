@@ -235,7 +235,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError, match="0 to 2"):
         known_and_drawn(None, "all:3")
     with pytest.raises(UnusableInputError, match=r"--env\.robot=so101"):
-        known_and_drawn(twin(tmp_path / "t.yaml"), "", "vx300s", "--env.robot")
+        known_and_drawn(twin(tmp_path / "t.yaml"), "", "bi_so101", "--env.robot")
 
 
 def test_two_ranges_of_one_mechanism_are_one_mechanism() -> None:

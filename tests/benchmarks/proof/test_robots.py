@@ -38,25 +38,25 @@ def test_a_row_from_before_there_was_another_arm_is_the_so101s(tmp_path: Path) -
 
 
 def test_the_same_gaps_are_hidden_from_every_arm_in_cells_of_its_own() -> None:
-    one, other = (draw_site("pick_place", "mixture_1", 4, r) for r in ("so101", "vx300s"))
+    one, other = (draw_site("pick_place", "mixture_1", 4, r) for r in ("so101", "bi_so101"))
     assert (one.gaps, one.gap_seed) == (other.gaps, other.gap_seed)
     assert one.name != other.name
     dimension = GapDimension.SENSOR_NOISE
     for cell in (other.cell, other.set_up_for(dimension), other.with_varied(dimension)):
-        assert cell.robot == "vx300s"
+        assert cell.robot == "bi_so101"
 
 
 def test_arms_are_not_averaged() -> None:
-    rows = [row("uniform", 5, 0.2), row("uniform", 5, 0.8, robot="vx300s")]
+    rows = [row("uniform", 5, 0.2), row("uniform", 5, 0.8, robot="bi_so101")]
     assert len({r.key for r in rows}) == 2
     assert list(by_gap(rows)) == [
-        "pick_place spatial_geometry", "vx300s:pick_place spatial_geometry",
+        "pick_place spatial_geometry", "bi_so101:pick_place spatial_geometry",
     ]  # fmt: skip
     found = summary(rows)
     assert found["pick_place all"]["success"]["uniform 5"]["value"] == 0.2
-    assert found["vx300s:pick_place all"]["success"]["uniform 5"]["value"] == 0.8
+    assert found["bi_so101:pick_place all"]["success"]["uniform 5"]["value"] == 0.8
 
 
 def test_folders_of_rollouts_from_before_there_was_another_arm_are_gone_on_with() -> None:
     assert "robot" not in _plain(CellSpec())
-    assert _plain(CellSpec(robot="vx300s"))["robot"] == "vx300s"
+    assert _plain(CellSpec(robot="bi_so101"))["robot"] == "bi_so101"

@@ -193,23 +193,6 @@ def test_a_board_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "doesn't fit" in error_line(capsys, "board", sheet, "--board=8x6:90")
 
 
-def test_drift_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = f"--station={tmp_path / 'x.yaml'}"
-    here = tmp_path / "now"
-    here.mkdir()
-    write_image(here / "a.png", pictures()[0])
-    assert "No calibration" in error_line(capsys, "drift", here, file, "--camera_name=front")
-    assert calibrate("drift", here, file, "--camera_name=front", "--store") == 0
-    assert calibrate("drift", here, file, "--camera_name=front") == 0
-    assert "ok" in capsys.readouterr().out
-    moved = spread_poses(CHARUCO, WHERE.lens, 1)[0].copy()
-    moved[0, 3] += 0.01
-    write_image(here / "a.png", render(CHARUCO, WHERE.lens, moved))
-    assert calibrate("drift", here, file, "--camera_name=front") == 1
-    assert "drifted" in capsys.readouterr().out
-    assert "Nothing to look at" in error_line(capsys, "drift", file)
-
-
 class Stand:
     """An arm and a camera on it that stand at one pose after the other, on a clock of their own.
 

@@ -1,16 +1,14 @@
-"""The page of `gaploop identify`: what differs at a station, how sure that is, what is open."""
+"""What `gaploop identify` shows of a twin: parameters in words, held-out motion as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from markupsafe import Markup
 
 from gaploop.core.twin import Twin, TwinParameter
 from gaploop.failure_analysis.report import page as html
-from gaploop.failure_analysis.report.report import SIM_TO_SIM
 from gaploop.failure_analysis.station import words
 
 if TYPE_CHECKING:
@@ -41,78 +39,6 @@ UNEXPLAINED: Final = (
     "The simulated arm still moves differently from the station's: something was not measured, "
     "such as contact, a loose joint or lost goals."
 )
-
-
-def twin_page(
-    twin: Twin,
-    joints: Sequence[str],
-    steps: Sequence[dict[str, Any]],
-    curves: Sequence[OpenLoopCurve],
-    is_real: bool = True,
-) -> str:
-    """Return the page of the joints that are fitted, and of motion that was held out.
-
-    `steps` say what each parameter that was added brought, as of `FittedDrives`.
-    """
-    differs = [p for p in twin.parameters if p.differs]
-    open_ = [p for p in twin.parameters if not p.excited]
-    same = [p for p in twin.parameters if p.excited and not p.differs]
-    before, after = (twin.fit[f"open_loop_error_{when}"] for when in ("before", "after"))
-    sure = [
-        ("Differs", "; ".join(describe(p) for p in differs) or "Nothing."),
-        ("Error", f"{_degrees(before)} on motion that was held out; fitted {_degrees(after)}."),
-        (
-            "Open",
-            f"{len(open_)} of {len(twin.parameters)} parameters: not shown by these episodes.",
-        ),
-    ]
-    blocks: list[Markup] = [html.answers(sure)]
-    if not is_real:
-        blocks.insert(0, html.notice(SIM_TO_SIM))
-    if not twin.fit.get("explained", True):
-        blocks.append(html.notice(UNEXPLAINED, "bad"))
-    blocks += [html.notice(line.capitalize()) for line in residual_lines(twin)]
-    sections = [html.section("In a minute", "", blocks)]
-    if differs:
-        lead = "Estimates with 90 % intervals, and the nominal cell's value."
-        estimates = html.table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
-        sections.append(html.section("What differs", lead, [estimates]))
-    if curves:
-        lead = "From its goals alone, open loop: the nominal arm and the fitted one."
-        caption = "Error of the simulated arms against the readings, joint by joint."
-        drawn = html.figure(curves_png(curves, joints), caption)
-        sections.append(html.section("Held-out motion", lead, [drawn]))
-    if len(steps) > 1:
-        rows = [
-            (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
-             f"{s['bic_drop']:.0f}" if s["added"] else "")
-            for s in steps
-        ]  # fmt: skip
-        lead = "Parameters as they were added, each lowering the criterion (BIC) most."
-        head = ("added", "mean error", "BIC falls by")
-        sections.append(
-            html.section("How it was found", lead, [html.table(head, rows, numbers=(1, 2))])
-        )
-    rest: list[Markup] = []
-    if open_:
-        rest.append(html.more(f"{len(open_)} that the episodes don't show", [
-            html.text("A change that would matter moves no reading, or others move it alike."),
-            html.table(_HEAD[::3], [_row(p)[::3] for p in open_]),
-        ]))  # fmt: skip
-    if same:
-        title = f"{len(same)} that don't differ from nominal"
-        rest.append(
-            html.more(title, [html.table(_HEAD, [_row(p) for p in same], numbers=(1, 2, 3))])
-        )
-    sections.append(html.section("Everything else", "", rest))
-    made = ", ".join(str(source.get("id", "")) for source in twin.made_from)
-    fit = twin.fit
-    return html.page(
-        f"The twin of {twin.station}",
-        sections,
-        subtitle=f"{twin.arm}, from {fit['takes']} episodes with {fit['motion_s']:.0f} s of motion",
-        footer=f"Made from {made} by gaploop identify.",
-    )
 
 
 def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
@@ -150,18 +76,9 @@ def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
 
 def describe(parameter: TwinParameter) -> str:
     """Return a parameter with its estimate and interval, for people."""
-    name, estimate, _, _ = _row(parameter)
+    title, estimate = _title(parameter.name, parameter.joint), parameter.estimate
     low, high = parameter.interval
-    return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]"
-
-
-_HEAD: Final = ("parameter", "estimate", "90 % interval", "nominal")
-
-
-def _row(p: TwinParameter) -> tuple[str, str, str, str]:
-    low, high = p.interval
-    span, nominal = f"{_bare(low)} to {_bare(high)}", _number(p.nominal, p.unit)
-    return _title(p.name, p.joint), _number(p.estimate, p.unit), span, nominal
+    return f"{title} {_number(estimate, parameter.unit)} [{_bare(low)}, {_bare(high)}]"
 
 
 def _title(name: str, joint: str = "") -> str:
