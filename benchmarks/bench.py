@@ -18,7 +18,7 @@ python -m benchmarks cell
 python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
 python -m benchmarks loop --json
-python -m benchmarks link
+python -m benchmarks link --seconds=20
 python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
 python -m benchmarks supervised_ends --n=3 --output_dir=outputs/supervised_ends
@@ -80,7 +80,7 @@ BENCHES: Final = {
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
-    "link": "a policy on another machine: how long its plans are under way",
+    "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",

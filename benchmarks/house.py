@@ -107,7 +107,7 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "leaders": (
         "teleop/leaders teleop/link.py",
-        "LeRobot's leaders alone: no keyboard, gamepad or browser",
+        "LeRobot's leaders alone: no keyboard, gamepad, browser or remote one",
     ),
     "emulator": ("teleop/emulator scripts/emulate.py", "nothing of an arm is tested without one"),
     "operator's window": ("collect/operator", "recording by LeRobot's three keys"),

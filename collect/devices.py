@@ -293,7 +293,7 @@ class ArmDevices(SessionDevices):
         tripped = self.filter.tripped
         gone = tripped & self.gone
         if gone and not self.control.snapshot().doing:  # once the arm is down
-            to_do = say_to_do(gone)
+            to_do = say_to_do(gone, getattr(self.hand, "where", ""))
             raise LostError(f"Lost contact: {say_reasons(gone)}; {to_do}.")
         if not self.control.alive:
             self._loop_end()

@@ -152,6 +152,7 @@ class SharedLeader:
         self._policy, self._person, self._sent_rad = policy, person, sent_rad
         self._stall = stall
         self.servo_joints = tuple(getattr(person, "servo_joints", ()))
+        self.where = str(getattr(person, "where", ""))
         movable: object = person
         self._movable = movable if isinstance(movable, Alignable) else None
         self._script: Leader | None = None

@@ -204,7 +204,8 @@ def run_take(
     elif watch.stale or cut_off():
         reason = watch.stale or cut_off()
     elif gone:
-        reason = f"{say_reasons(gone)}: {say_to_do(gone)}."
+        to_do = say_to_do(gone, getattr(leader, "where", ""))
+        reason = f"{say_reasons(gone)}: {to_do}."
     elif end.reason is EndReason.STOPPED and not over:
         reason = "stopped by the user"
     elif end.tripped:

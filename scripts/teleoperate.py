@@ -20,6 +20,8 @@ gaploop teleoperate --robot.type=koch_follower --robot.port=./follower --robot.i
     --teleop.type=koch_leader --teleop.port=./leader --teleop.id=koch --teleop_time_s=60 --json
 gaploop teleoperate --robot.type=so101_sim --teleop.type=keyboard
 gaploop teleoperate --robot.type=so101_sim --teleop.type=browser
+gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
+    --teleop.type=remote --teleop.address=192.168.1.20:8440
 gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=poses
 """
 

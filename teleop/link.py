@@ -1,4 +1,4 @@
-"""One authenticated, encrypted connection to another machine, for policies and browsers.
+"""One authenticated, encrypted connection to another machine, for leaders, policies and browsers.
 
 WebSocket messages over TLS 1.3; a token of 192 random bits is all that both ends share. The
 server's key is derived from it, so that whoever connects knows by the key, before anything is said,

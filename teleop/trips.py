@@ -77,9 +77,13 @@ def say_reasons(reasons: SafetyReason, errors: int = 0) -> str:
     return "; ".join(_chosen(WHAT, reasons, errors, 0))
 
 
-def say_to_do(reasons: SafetyReason, errors: int = 0) -> str:
-    """Return what to do about a trip."""
-    return "; ".join(_chosen(TO_DO, reasons, errors, 1))
+def say_to_do(reasons: SafetyReason, where: str = "", errors: int = 0) -> str:
+    """Return what to do about a trip; `where` is host and port of a leader elsewhere, or ""."""
+    to_do = TO_DO
+    if where:
+        link = f"check the link to {where}, and that gaploop serve runs there"
+        to_do = {**TO_DO, SafetyReason.STALE_LEADER: link}
+    return "; ".join(_chosen(to_do, reasons, errors, 1))
 
 
 def _chosen(

@@ -1,4 +1,4 @@
-"""gaploop's leaders in LeRobot's own commands: `--teleop.type=gaploop_so101`, …"""
+"""gaploop's leaders in LeRobot's own commands: `--teleop.type=gaploop_so101`, `remote`, …"""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from lerobot.teleoperators.omx_leader import OmxLeaderConfig
 from lerobot.teleoperators.so_leader import SOLeaderTeleopConfig
 
 from gaploop.collect.lerobot_plugin import GaploopLeader
+from gaploop.teleop import lerobot_leaders  # noqa: F401 - registers `remote`
 
 # LeRobot finds a device's class by the name of its configuration's.
 GaploopSO = GaploopKoch = GaploopOmx = GaploopBiSO = GaploopLeader

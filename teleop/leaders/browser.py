@@ -1,6 +1,6 @@
 """A phone or a browser as an input device: a page with touch pads, served on the local network.
 
-The page answers questions (`link.AnswerClock`): answers are
+The page answers questions, as a leader on another machine does (`link.AnswerClock`): answers are
 dated by this machine's clock, and one that comes late, twice or from somebody else moves nothing.
 Only `PageTouch` is read of them.
 """

@@ -469,6 +469,8 @@ class GenericLeader:
 
     def __init__(self, device: Any, follower: Follower | OwnUnits, clock: Clock) -> None:
         self.device, self._clock = device, clock
+        self.where = str(getattr(device, "where", ""))
+        """Host and port of a leader on another machine, or ""."""
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         wanted = set(follower.joint_names)
@@ -518,7 +520,8 @@ class GenericLeader:
             return self._last
         heard_s = self._newest.heard_s(now_s)  # its class may say once more what it heard before
         oldest_s = now_s if heard_s is None else float(heard_s.min())
-        self._last = LeaderSample(oldest_s, self._from_units(values))
+        age_s = float(getattr(self.device, "age_s", 0.0))  # as that of a leader elsewhere
+        self._last = LeaderSample(oldest_s - age_s, self._from_units(values))
         return self._last
 
     def close(self) -> None:

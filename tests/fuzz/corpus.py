@@ -25,7 +25,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis import diagnosis
 from gaploop.finetune import evaluation
-from gaploop.teleop.leaders import browser
+from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 CAMERAS = ("overhead", "wrist")
@@ -62,6 +62,9 @@ def _messages(folder: Path) -> None:
     folder.mkdir()
     jpeg = remote_policy.packed(np.full((8, 8, 3), 90, dtype=np.uint8), 95)
     messages = (
+        remote.LeaderCard("so101_leader", list(JOINTS)),
+        remote.LeaderQuestion(7),
+        remote.LeaderAnswer(7, 0.01, [1.5] * 6),
         remote_policy.PolicyCard("sha256:0", 30.0, 10, "so101", False, 0.0),
         remote_policy.PolicyQuestion(1, True, "lift it", [0.5] * 6, [1.0], {"top": jpeg}),
         remote_policy.PolicyAnswer(1, 0.02, [[0.5] * 6] * 3, ""),

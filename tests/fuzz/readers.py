@@ -76,7 +76,7 @@ def _outcomes(path: Path) -> object:
 def _messages(folder: Path) -> object:
     """What another machine sends, as it comes from the socket."""
     from gaploop.collect import remote_policy
-    from gaploop.teleop.leaders import browser
+    from gaploop.teleop.leaders import browser, remote
     from gaploop.teleop.link import decoded
 
     read = []
@@ -85,7 +85,7 @@ def _messages(folder: Path) -> object:
             text = path.read_bytes().decode(errors="replace")
             read.append(decoded(text, browser.PageTouch, json=True))
             continue
-        kind = getattr(remote_policy, path.name)
+        kind = getattr(remote, path.name, None) or getattr(remote_policy, path.name)
         read.append(message := decoded(path.read_bytes(), kind))
         for picture in getattr(message, "pictures", {}).values():
             remote_policy.unpacked(picture)

@@ -1,21 +1,31 @@
-"""`gaploop serve` as its user has it: a policy lent to a robot elsewhere."""
+"""`gaploop serve` as its user has it: a leader and a policy lent to a robot elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from patient_wire import LoopTime
 
-from gaploop.collect import remote_policy
+from gaploop.collect.lerobot_types import registries
 from gaploop.scripts import _serve as serve
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
 from gaploop.scripts.serve import ServeConfig
-from gaploop.teleop import link
+from gaploop.teleop import lerobot_leaders, link
+from gaploop.teleop.emulator.arms import arm_plan
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.leaders import remote
 
 
 def said_at_the_robot(line: str, name: str) -> list[str]:
@@ -25,6 +35,87 @@ def said_at_the_robot(line: str, name: str) -> list[str]:
     return found
 
 
+def leader_of(folder: Path) -> list[str]:
+    return [
+        "--teleop.type=so101_leader", f"--teleop.port={folder / 'leader'}",
+        "--teleop.id=leader", f"--teleop.calibration_dir={folder}",
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def arm(folder: Path, role: str) -> Iterator[None]:
+    plan = arm_plan("so101", role).calibrated()
+    (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
+    with EmulatedBus(plan=plan, hand="still", link=folder / role):
+        yield
+
+
+def test_a_leader_arm_is_lent_until_a_signal_comes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    loop_time: LoopTime,
+) -> None:
+    def look(_wait_s: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.delenv("GAPLOOP_LINK_TOKEN", raising=False)
+    monkeypatch.setattr(serve, "MonotonicClock", lambda: loop_time)
+    monkeypatch.setattr(serve, "time", SimpleNamespace(sleep=look))
+    with arm(tmp_path, "leader"):
+        words = ["serve", "leader", *leader_of(tmp_path), "--port=0", "--host=127.0.0.1"]
+        assert main(words) == 128 + signal.SIGTERM
+    said = capsys.readouterr()
+    assert "so101_leader leads whoever connects" in said.out
+    assert said_at_the_robot(said.out, "teleop")
+    assert "Traceback" not in said.err
+
+
+def test_a_leader_arm_leads_an_arm_elsewhere(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    loop_time: LoopTime,
+) -> None:
+    """All on one clock: neither link nor leader is slow because the machine is busy."""
+    links = list[remote.LeaderLink]()
+
+    class Noted(remote.LeaderLink):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            links.append(self)
+
+    def be_answered() -> None:
+        for one in links:
+            while loop_time.now_s() - one.newest()[0] > 0.1:
+                time.sleep(0.001)
+
+    monkeypatch.setattr(lerobot_leaders, "LeaderLink", Noted)
+    monkeypatch.setattr(serve, "MonotonicClock", lambda: loop_time)
+    for module in (remote, lerobot_leaders):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop_time.now_s))
+    loop_time.on_turn = be_answered
+    token = link.new_token()
+    monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
+    leader = registries()[1].get_choice_class("so101_leader")(
+        port=str(tmp_path / "leader"), id="leader", calibration_dir=tmp_path
+    )
+    with arm(tmp_path, "follower"), arm(tmp_path, "leader"), contextlib.ExitStack() as stack:
+        kind, max_bytes, talk, words = serve._leader(SimpleNamespace(teleop=leader), stack)
+        port = stack.enter_context(
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
+        )
+        told = said_at_the_robot(words(f"127.0.0.1:{port}", ""), "teleop")
+        robot = ["--robot.type=so101_follower", f"--robot.port={tmp_path / 'follower'}"]
+        options = [*robot, "--robot.id=follower", f"--robot.calibration_dir={tmp_path}"]
+        assert main(["teleoperate", *options, *told, "--teleop_time_s=0.5", "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)
+    assert summary["teleop"] == "remote"
+    assert summary["ended"] == "time"
+    # The leader's own thread makes time go on, too: a period is a turn, or told as missed.
+    assert summary["turns"] + summary["missed"] in (99, 100)
+
+
 def test_a_policy_drives_the_embedded_cell_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,16 +123,9 @@ def test_a_policy_drives_the_embedded_cell_elsewhere(
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
     config = ServeConfig(policy=PolicyOptions("base"))
     with contextlib.ExitStack() as stack:
-        talk, words = serve.served(config)
+        kind, max_bytes, talk, words = serve._policy(config, stack)
         port = stack.enter_context(
-            link.listening(
-                remote_policy.KIND,
-                token,
-                talk,
-                host="127.0.0.1",
-                port=0,
-                max_bytes=remote_policy.MOST_BYTES,
-            )
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
         )
         told = said_at_the_robot(words(f"127.0.0.1:{port}", ""), "policy")
         cell = ["--robot.type=so101_sim", "--take_over=never", f"--dataset.root={tmp_path / 'r'}"]
@@ -61,16 +145,9 @@ def test_a_policy_elsewhere_is_timed_over_the_link_before_it_drives(
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
     config = ServeConfig(policy=PolicyOptions("base", device="cpu", format="bf16"))
     with contextlib.ExitStack() as stack:
-        talk, _ = serve.served(config)
+        kind, max_bytes, talk, _ = serve._policy(config, stack)
         port = stack.enter_context(
-            link.listening(
-                remote_policy.KIND,
-                token,
-                talk,
-                host="127.0.0.1",
-                port=0,
-                max_bytes=remote_policy.MOST_BYTES,
-            )
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
         )
         path, cell = f"--policy.path=remote://127.0.0.1:{port}", "--robot.type=so101_sim"
         command = ["doctor", path, cell, "--move=false", f"--journal={tmp_path}", "--json"]
@@ -87,7 +164,10 @@ def test_a_policy_elsewhere_is_timed_over_the_link_before_it_drives(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["arm"], "Unknown thing to serve"),
+        ([], "Unknown thing to serve"),
+        (["arm"], "One of: leader, policy"),
+        (["leader"], "scripted needs the robot beside it"),
+        (["leader", "--teleop.type=keyboard"], "keyboard needs the robot beside it"),
         (["policy"], "--policy.path"),
         (["policy", "--policy.path=nowhere"], "nowhere not found"),
     ],
