@@ -116,6 +116,20 @@ def test_wrong_servos(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["so101", "koch"])
+@pytest.mark.parametrize("ticks", [1700, -1700])
+def test_a_joint_that_stands_far_beyond_its_range_gets_no_torque(
+    ticks: int, model: str, tmp_path: Path
+) -> None:
+    """It went back by 59° in a thirtieth of a second: a servo's goal ends where its range does."""
+    with emulated(model, "follower", tmp_path) as arm:
+        arm.bus.faults.add(Fault("slip", id=3, value=ticks))
+        follower = make_follower(arm.config)
+        assert "elbow_flex stands" in said(follower.torque_on)
+        assert limp(arm.bus)
+        follower.close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
 @pytest.mark.parametrize("is_arm", [True, False])
 def test_an_echo_is_neither_two_servos_of_one_id_nor_a_missing_one(
     is_arm: bool, model: str, tmp_path: Path
