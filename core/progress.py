@@ -30,6 +30,7 @@ QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingfa
 _QUIET_ENVIRONMENT: Final = {
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_VERBOSITY": "error",  # it has a handler of its own
     "TOKENIZERS_PARALLELISM": "false",
     "SVT_LOG": "1",  # svt-av1 prints its settings on every file unless told to log errors only
 }
@@ -167,10 +168,11 @@ def setup_logging() -> None:
 
     def is_passed(record: logging.LogRecord) -> bool:
         nonlocal said_s
-        if record.levelno < logging.ERROR:
+        owner = record.name.split(".")[0]
+        if record.levelno < logging.ERROR and owner != "gaploop":
             # LeRobot logs through the root logger: only the file tells whose record it is.
             in_noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
-            if in_noisy_file or record.name.split(".")[0] in QUIET_LOGGERS:
+            if in_noisy_file or owner in QUIET_LOGGERS:
                 return False
         # A line passes once in `AGAIN_S`: a cable that is out fails every turn of a loop.
         line, now_s = record.getMessage(), record.created

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,15 +138,19 @@ def _answer(
     words += ["--allow_paths"] if config.allow_paths else []
     known = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(config.folder)}
     known |= {"endpoint": target.endpoint, "state": state, "reason": reason}
-    nothing = {"url": "", "commit": "", "uploaded": 0, "unchanged": 0, "deleted": 0, "warnings": ()}
-    return {**known, **nothing, **more, "command": " ".join(words)}
+    counts = dict.fromkeys(("uploaded", "unchanged", "replaced", "deleted"), 0)
+    nothing = {"url": "", "commit": "", "before": "", "warnings": ()}
+    return {**known, **nothing, **counts, **more, "command": " ".join(words)}
 
 
 def _in_words(sent: dict[str, Any]) -> str:
     if sent["state"] == "pushed":
         new = counted(sent["uploaded"], "file")
         what = f"{new} uploaded" if sent["uploaded"] else "nothing had changed"
-        return f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
+        line = f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
+        gone = " and ".join(f"{sent[h]} {h}" for h in ("replaced", "deleted") if sent[h])
+        kept = f" Revision {sent['before'][:8]} keeps what was there before ({gone})."
+        return line + kept * bool(gone)
     then = "Go on with" if sent["state"] == "unreached" else "Once that is fixed"
     return f"Not pushed: {sent['reason'].rstrip('.')}. {then}: {sent['command']}"
 
@@ -159,16 +164,17 @@ def _sent(
 
     shown = 0
 
-    def on_progress(done: int, _total: int) -> None:
+    def on_progress(done_bytes: int, total_bytes: int) -> None:
         nonlocal shown
-        advance(done - shown)
+        done, total = (math.ceil(size / 1e6) for size in (done_bytes, total_bytes))
+        advance(done - shown, total=total)
         shown = done
 
     try:
         options = _options(config, retries)
         with (
             filelock.FileLock(staging.sibling(folder, "push"), timeout=0),
-            progress(f"Pushing {target.repo_id}") as advance,
+            progress(f"Pushing {target.repo_id}, MB") as advance,
         ):
             if target.kind == DATASET:
                 pushed, plan = hub_dataset.push_dataset(folder, target, options, on_progress)
@@ -193,7 +199,9 @@ def _sent(
         commit=pushed.commit,
         uploaded=len(pushed.uploaded),
         unchanged=pushed.unchanged,
+        replaced=len(pushed.replaced),
         deleted=len(pushed.deleted),
+        before=pushed.before,
         warnings=plan.warnings,
     )
 

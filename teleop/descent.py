@@ -19,6 +19,7 @@ from gaploop.core.protocols import Follower
 from gaploop.teleop.lowering import STILL_RAD, Lowering
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, run_steps
+from gaploop.teleop.trips import errors_of, say_reasons
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,9 @@ class Descent:
                     has_held = True
             self.response = response
             if response is Response.LET_GO:
+                if self.lowering is not None and not self._let_go():  # else somebody knows why
+                    why = say_reasons(safety.tripped, errors_of(state.status.tolist()))
+                    log.warning("The arm is let go of on its way down: %s.", why)
                 self._fall()
                 return
             if ill := safety.ill - self._released:

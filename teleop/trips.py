@@ -134,6 +134,9 @@ def say_joints(joints: tuple[str, ...]) -> str:
     return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
 
 
+LONGEST_LOOK_S: Final = 0.1
+"""A motor isn't known to have pushed between two looks that are further apart than this [s]: on a
+busy machine half a second is two looks, and an emulated arm stood still meanwhile."""
 WAY_RAD: Final = 0.03
 """A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
 IDLE_A: Final = 0.06
@@ -160,6 +163,8 @@ class TripWatch:
         self._silent = _Lasting(n_joints)
         self._following = _Following(limits, n_joints, grips)
         self._heard_s = math.nan
+        self._watched_s = 0.0
+        """Time that passed, a look counting for `LONGEST_LOOK_S` at most [s]."""
         self.ill = frozenset[int]()
         """The one servo that is too hot, or reports an error of its own."""
         self.is_deaf = False
@@ -222,7 +227,9 @@ class TripWatch:
             self.is_deaf = self._silent.all_for(DEAF_S, now_s)
         else:
             self._silent.forget()
-        self._heard_s = now_s
+        if not math.isnan(self._heard_s):
+            self._watched_s += min(now_s - self._heard_s, LONGEST_LOOK_S)
+        self._heard_s, watched_s = now_s, self._watched_s
         # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
         hot = [k for k, c in enumerate(state.temperature_c.tolist()) if c > limits.temperature_c]
         if hot:
@@ -240,9 +247,9 @@ class TripWatch:
             abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
             for amps, load in zip(current_a, load_pct, strict=True)
         ]
-        if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
+        if self._stalled.longer_than(limits.stall_s, pushes, watched_s, watched_s):
             cause |= SafetyReason.STALL
-        if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
+        if self._following.fails(sent_rad, state, current_a, load_pct, watched_s):
             cause |= SafetyReason.NOT_FOLLOWING
         return cause
 

@@ -12,14 +12,15 @@ a dataset.
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import os
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -52,12 +53,20 @@ README: Final = "README.md"
 MAIN: Final = "main"
 BATCH_FILES: Final = 8
 """Files that are uploaded before progress is said and the retries are counted anew."""
+BATCH_BYTES: Final = 64 << 20
+"""No more than one file beyond that [bytes]."""
 CONNECT_S: Final = 10.0
 """A server that doesn't take a connection within this isn't there [s]."""
 NO_CARD_CHECK: Final = frozenset({404, 405, 501})
 """Answers of a server that has no card check."""
 BUSY_STATUSES: Final = frozenset({408, 409, 412, 423, 425, 429})
 """Answers below 500 that say "not now": time-out, somebody else's commit, rate limit."""
+UPLOAD_RETRIES: Final = 1
+"""Of a batch: huggingface_hub has tried each of its requests six times by then."""
+SENT_BYTES: Final = 4 << 20
+"""So much may wait in this computer's socket after the last byte was written [bytes]."""
+SLOWEST_BYTES_PER_S: Final = 20e3
+"""An upload that is slower than this has failed."""
 LONGEST_RETRY_AFTER_S: Final = 300.0
 """A server that asks for more patience than this is taken at this [s]."""
 
@@ -125,13 +134,20 @@ class Contents:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did; `commit` is what `main` points to now."""
+    """What a push did; `commit` is what `main` points to now.
+
+    Attributes:
+        replaced: of those uploaded, which took the place of others.
+        before: the commit that has what was replaced or deleted, or "".
+    """
 
     url: str
     commit: str
     uploaded: tuple[str, ...] = ()
     unchanged: int = 0
     deleted: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    before: str = ""
 
 
 # -- What goes wrong: what deserves another try, what a person must fix ---------------------------
@@ -164,9 +180,8 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
         asked_s = 0.0
         for link in _chain(error_of(state)):
             headers: Any = getattr(getattr(link, "response", None), "headers", {})
-            text = str(headers.get("Retry-After", ""))
-            if text.isdigit():
-                asked_s = min(float(text), LONGEST_RETRY_AFTER_S)
+            if text := str(headers.get("Retry-After", "")):
+                asked_s = min(_seconds(text), LONGEST_RETRY_AFTER_S)
                 break
         return max(backoff(state), asked_s)
 
@@ -194,7 +209,8 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
     except GaploopError:
         raise
     except (httpx.HTTPError, HfHubHTTPError, OSError, RuntimeError, ValueError, KeyError) as error:
-        words, status = _in_words(error), _status(error)
+        words = _in_words(error)
+        status = next(filter(None, map(_status, _chain(error))), None)
         if _is_passing(error):
             raise HubUnreachableError(f"{what} on {where} failed: {words}") from error
         if status == 401:
@@ -206,14 +222,34 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
             rights = "Check --repo_id, and that your token may write there: hf auth whoami"
             to_do = "Make room there, or push elsewhere." if "storage" in words.lower() else rights
             raise UnusableInputError(f"{where} refused ({words}, {what}). {to_do}") from error
+        if status == 413:
+            raise UnusableInputError(
+                f"{where} takes nothing as large ({words}, {what}). Raise its limit for uploads, "
+                "which may be a proxy's in front of it, or push elsewhere."
+            ) from error
+        if isinstance(error, httpx.UnsupportedProtocol):
+            raise UnusableInputError(
+                f"HF_ENDPOINT={where} is no address. Give it whole, such as https://{where}"
+            ) from error
         raise UnusableInputError(
             f"{what} on {where} failed: {words}. Nothing was changed."
         ) from error
 
 
+def _seconds(retry_after: str) -> float:
+    """Return how long a Hub asks to wait [s]: in seconds or, by HTTP, until a date."""
+    if retry_after.isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return 0.0
+
+
 def _is_passing(error: BaseException) -> bool:
     """Say whether trying again later may help."""
-    if isinstance(error, GaploopError):  # a step inside this one has tried already
+    # A step inside this one has tried already.
+    if isinstance(error, GaploopError | httpx.UnsupportedProtocol):
         return False
     for link in _chain(error):
         status = _status(link)
@@ -235,6 +271,7 @@ def _in_words(error: BaseException | None) -> str:
         status = _status(link)
         if status is not None:
             said = _short(getattr(link, "server_message", "") or "")
+            said = "" if said.startswith("<") else said  # a proxy's page
             return f"HTTP {status}" + (f": {said}" if said else "")
         if isinstance(link, json.JSONDecodeError):
             return "what answers is no Hub, perhaps a network's login page"
@@ -269,13 +306,21 @@ def _status(error: BaseException) -> int | None:
 
 
 class _Client(httpx.Client):
-    """Content with a server that has no card check, which huggingface_hub asks for every commit.
+    """Never without a time-out, and content with a server that has no card check.
 
-    huggingface_hub reads that answer as JSON before it looks at the status. (Its
-    `RepoCard.validate`, which LeRobot's push calls, asks huggingface.co whatever the endpoint.)
+    huggingface_hub asks for one at every commit, and reads the answer as JSON before it looks at
+    the status. (Its `RepoCard.validate`, which LeRobot's push calls, asks huggingface.co whatever
+    the endpoint.)
     """
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        # Some of huggingface_hub's calls ask for no time-out at all.
+        asked = request.extensions["timeout"]
+        limits = {k: asked.get(k) or s for k, s in self.timeout.as_dict().items()}
+        # Over a slow line the last bytes are on their way long after they were written.
+        waiting = min(int(request.headers.get("Content-Length", 0)), SENT_BYTES)
+        limits["read"] += waiting / SLOWEST_BYTES_PER_S
+        request.extensions["timeout"] = limits
         response = super().send(request, **options)
         if not request.url.path.endswith("/api/validate-yaml"):
             return response
@@ -335,7 +380,7 @@ def read_remote(target: HubTarget, name: str, patience: Patience) -> str:
 
     with connected(target.endpoint, patience.timeout_s) as api:
         repository = _Repository(api, target, patience)
-        if name not in repository.files():
+        if name not in repository.files()[1]:
             return ""
         return repository.ask(f"Reading {name}", read)
 
@@ -353,7 +398,7 @@ def push(
     no new commit.
 
     Args:
-        on_progress: called with files uploaded and files to upload.
+        on_progress: called with bytes uploaded and bytes to upload.
 
     Raises:
         HubUnreachableError: the Hub can't be reached or goes on failing.
@@ -376,6 +421,18 @@ def push(
         if contents.tag:
             repository.move_tag(contents.tag, done.commit)
     return done
+
+
+def _batches(additions: Sequence[CommitOperationAdd]) -> Iterator[list[CommitOperationAdd]]:
+    """Yield files that are uploaded together: some small ones, or a large one."""
+    batch: list[CommitOperationAdd] = []
+    for made in additions:
+        batch.append(made)
+        if len(batch) == BATCH_FILES or sum(b.upload_info.size for b in batch) >= BATCH_BYTES:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -412,8 +469,8 @@ class _Repository:
                 "in its settings there, or choose another --repo_id."
             )
 
-    def files(self) -> dict[str, Any]:
-        """Return path to huggingface_hub's `RepoFile` of what main holds, nothing without one.
+    def files(self) -> tuple[str, dict[str, Any]]:
+        """Return main's commit, and path to huggingface_hub's `RepoFile` of what it holds.
 
         None stands for the file where the Hub tells only that it is there.
         """
@@ -435,10 +492,10 @@ class _Repository:
 
         info = self.ask("Listing", lambda: known(self._main))
         if info is None:
-            return {}
+            return "", {}
         names = {sibling.rfilename: None for sibling in info.siblings or ()}
         tree = self.ask("Listing", lambda: known(details))
-        return {**names, **(tree or {})}
+        return str(info.sha or ""), {**names, **(tree or {})}
 
     def commit(
         self,
@@ -473,7 +530,7 @@ class _Repository:
             blob = b"blob %d\0" % len(content) + content  # as git names it
             return bool(hashlib.sha1(blob, usedforsecurity=False).hexdigest() != there.blob_id)
 
-        remote = self.files()
+        before, remote = self.files()
         changed = [f for f in contents.files if differs(f, remote.get(f.name))]
         names = {f.name for f in contents.files}
         gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
@@ -481,10 +538,14 @@ class _Repository:
         done, how = 0, {**self._name, "revision": MAIN, "free_memory": False}
         # What doesn't go into the commit itself; what the Hub has isn't sent again.
         upload = functools.partial(self.api.preupload_lfs_files, **how)
-        for batch in itertools.batched(additions, BATCH_FILES):
-            self.ask("Uploading", functools.partial(upload, additions=batch))
-            done += len(batch)
-            on_progress(done, len(additions))
+        total = sum(made.upload_info.size for made in additions)
+        on_progress(done, total)
+        retries = min(self.patience.retries, UPLOAD_RETRIES)
+        once = replace(self, patience=replace(self.patience, retries=retries))
+        for batch in _batches(additions):
+            once.ask("Uploading", functools.partial(upload, additions=batch))
+            done += sum(made.upload_info.size for made in batch)
+            on_progress(done, total)
         contents.check()
         if changed or gone:
             made = self.api.create_commit(
@@ -497,7 +558,10 @@ class _Repository:
         else:
             commit = str(self.ask("Listing", self._main).sha)
         uploaded = tuple(f.name for f in changed)
-        return Pushed(self.target.url, commit, uploaded, len(contents.files) - len(changed), gone)
+        replaced = tuple(name for name in uploaded if name in remote)
+        unchanged = len(contents.files) - len(changed)
+        before = before if replaced or gone else ""
+        return Pushed(self.target.url, commit, uploaded, unchanged, gone, replaced, before)
 
     def move_tag(self, tag: str, commit: str) -> None:
         """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.

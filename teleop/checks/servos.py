@@ -33,7 +33,7 @@ from gaploop.teleop.servos.calibration import (
 )
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
 from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.survey import ailments
+from gaploop.teleop.servos.survey import ECHO, NO_ECHO, NOBODY, ailments
 
 AREA: Final = "servos"
 
@@ -169,6 +169,14 @@ class _Bus:
         """Change the speed [baud]."""
         self._port.baudrate = baud
 
+    def echoes(self) -> bool:
+        """Say whether the adapter, or whatever is on that port, repeats what it is told."""
+        packet = self._wire.ping(NOBODY)
+        self._port.reset_input_buffer()
+        self._port.write(packet)
+        self._port.timeout = ALONE_S
+        return bool(self._port.read(len(packet)) == packet)
+
     def answers(self, servo_id: int) -> bool:
         """Say whether a servo answers when it is asked alone, twice where it keeps silent."""
         tries = (self.ask(self._wire.ping(servo_id), 1, ALONE_S)[0] for _ in range(2))
@@ -239,7 +247,7 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
     """
     import serial
 
-    roots = [folder] if folder else []
+    roots, has_echo = [folder] if folder else [], False
     if folder == arm_folder():  # LeRobot's variables may point elsewhere by now
         roots.append(usual_folder())
     tries = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
@@ -249,6 +257,9 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
             for protocol, baud in tries:
                 opened.baudrate = baud
                 bus = _Bus(opened, protocol)
+                if protocol is Protocol.FEETECH and bus.echoes():  # a Dynamixel's answers differ
+                    has_echo = True
+                    continue
                 ids, twice = bus.ids()
                 asked = {servo_id: bus.servo(servo_id) for servo_id in ids}
                 files = all_files(roots)
@@ -275,6 +286,8 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
                 "lerobot-setup-motors"
             )
             found = "no servo answers, at any speed"
+            if has_echo:
+                found, fix = ECHO, NO_ECHO
             yield CheckResult(AREA, Level.FAIL, found, fix, subject=port)
     except (serial.SerialException, OSError) as error:
         words = " ".join(str(error).split())

@@ -47,7 +47,15 @@ from gaploop.teleop.servos.calibration import (
 from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import PollPortHandler, SerialPort
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, RAD_PER_TICK, Protocol
-from gaploop.teleop.servos.survey import ailments, present, survey, vitals
+from gaploop.teleop.servos.survey import (
+    ECHO,
+    NO_ECHO,
+    ailments,
+    echoes,
+    present,
+    survey,
+    vitals,
+)
 from gaploop.teleop.servos.torque import limit_torque, torque_off
 
 GRIPPER = "gripper"
@@ -447,6 +455,9 @@ def check_servos(bus: ServoBus, device: Any) -> None:
 
     seen = survey(bus.line, bus.ids)
     doubled = [i for i, servo in seen.items() if servo.doubled]
+    is_well = all(servo.model_number is not None and not servo.doubled for servo in seen.values())
+    if not is_well and echoes(bus.line):
+        raise DeviceError(f"{path}: {ECHO}. {NO_ECHO}")
     if doubled:
         raise DeviceError(
             f"{path}: the answers of {listed(doubled)} are garbled: two servos have that id. "

@@ -48,6 +48,8 @@ in the next turn [s]."""
 LOCK_S: Final = 0.1
 """An exchange has its own deadline, far below this; torque-off doesn't wait longer [s]."""
 DAMP_TRIES: Final = 2
+BEYOND_RAD: Final = 0.15
+"""A joint may stand so far beyond its range: a servo whose goal is there goes to the end [rad]."""
 HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 
@@ -265,8 +267,19 @@ class ServoFollower(ServoArms):
         """Hold the arm where it is: goals to the measured positions, then torque on.
 
         Raises:
-            DeviceError: names the joints that don't take it; torque is off again.
+            DeviceError: names the joints that don't take it; torque is off again. Or a joint that
+                is far beyond its range: its servo would go back at once, as fast as it can.
         """
+        low, high = self.convert.joint_limits_rad.T
+        at = self.read().position_rad[: len(low)]
+        beyond = np.nan_to_num(np.maximum(low - at, at - high))
+        if (beyond > BEYOND_RAD).any() and not self._holding:
+            worst = int(beyond.argmax())
+            raise DeviceError(
+                f"{self.joint_names[worst]} stands {math.degrees(beyond[worst]):.0f}° beyond the "
+                "range that it was calibrated over, and would go back at full speed. Put it there "
+                "by hand; if it can't get there, or is there already: lerobot-calibrate"
+            )
         for bus in self.buses:
             bus.released.clear()
         left = self.group.each(self.buses, torque_on)

@@ -18,8 +18,12 @@ PATIENCE_S: Final = 0.05
 """A servo that is there may answer this late on a busy machine [s]; one that isn't costs it."""
 LATE_S: Final = 0.5
 """Where answers came late: how long the bus is left alone, and then each answer waited for [s]."""
-_NOBODY: Final = 0xFD
+NOBODY: Final = 0xFD
 """Waiting for a servo that isn't there lets a second answer to the same id be heard."""
+ECHO: Final = "whatever is sent there comes back"
+NO_ECHO: Final = (
+    "Use an adapter that doesn't echo; or is it no arm's port? Then see lerobot-find-port"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,16 @@ def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, registers.Vitals]:
     return found
 
 
+def echoes(line: BusLine) -> bool:
+    """Say whether the adapter, or whatever is on that port, repeats what it is told."""
+    packet, heard = line.wire.ping(NOBODY), b""
+    line.port.discard()
+    line.port.write(packet)
+    while line.port.wait(PATIENCE_S):
+        heard += line.port.read()
+    return packet in heard
+
+
 def present(line: BusLine) -> list[int]:
     """Return which of ids 1 to 20 answer a ping."""
     size = 3 if line.protocol is registers.Protocol.DYNAMIXEL else 0
@@ -92,7 +106,7 @@ def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
         (data,) = run([(line, _read(line, servo_id, registers.STATE_SPAN[line.protocol]))])
         spoiled += _noise(line, servo_id) > before
         state = data or state
-    line.faults.servos.pop(_NOBODY, None)
+    line.faults.servos.pop(NOBODY, None)
     number, firmware = registers.read_identity(line.protocol, head) if head else (None, "")
     supply_v = registers.read_supply_v(line.protocol, state) if state else math.nan
     return ServoReply(servo_id, number, firmware, spoiled > TRIES // 2 or not head, supply_v)
@@ -102,7 +116,7 @@ def _read(
     line: BusLine, servo_id: int, span: registers.ServoRegister, wait_s: float | None = None
 ) -> Script[bytes]:
     """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
-    ids = (servo_id, _NOBODY) if wait_s is None else (servo_id,)
+    ids = (servo_id, NOBODY) if wait_s is None else (servo_id,)
     packet = line.wire.read(servo_id, span.address, span.size)
     answers = yield Request(packet, ids, span.size, wait_s=wait_s)
     return answers[servo_id].data if servo_id in answers else b""

@@ -501,13 +501,20 @@ def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("unlogged")
 def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """An incident: what `gaploop/datasets` said was taken for the library of that name's."""
     progress.setup_logging()
     logging.getLogger("gaploop.x").info("ours")
+    for name in progress.QUIET_LOGGERS:
+        path = f"/venv/gaploop/{name}/x.py"
+        for logger in ("gaploop.x", "root"):
+            record = (logger, logging.WARNING, path, 1, f"{logger} in {name}", (), None)
+            logging.getLogger(logger).handle(logging.LogRecord(*record))
     logging.getLogger("lerobot.x").warning("theirs")
     logging.getLogger("other").warning("another's")
     logging.getLogger("lerobot.x").error("trouble")
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["ours", "another's", "trouble"]
+    ours = [f"gaploop.x in {name}" for name in progress.QUIET_LOGGERS]
+    assert said.err.splitlines() == ["ours", *ours, "another's", "trouble"]
     assert said.out == ""
     with contextlib.redirect_stderr(io.StringIO()) as bar:  # as Rich does while it draws one
         logging.getLogger("gaploop.x").info("above the bar")

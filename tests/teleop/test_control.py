@@ -805,6 +805,22 @@ def test_an_arm_whose_cable_is_pulled_isnt_said_to_be_let_go_of_nor_waited_for()
     assert clock.now_s() < 2.0
 
 
+def test_an_arm_that_is_let_go_of_on_its_way_down_is_told_of_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A session ended with exit code 0 and no word: a cable had come loose on the way down."""
+    arm, clock = Arm(after=0), ManualClock()
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s)
+    safety.reset(np.zeros(2))
+
+    def later(_state: FollowerState) -> None:
+        if clock.now_s() > 0.1:
+            arm.status = np.array([0, NO_REPLY])
+
+    Descent(arm, safety, clock, 0.05, turn=later).run()
+    assert "on its way down: a servo stopped answering." in caplog.text
+
+
 def test_a_servo_that_confirms_torque_off_late_isnt_told_of_at_the_end() -> None:
     """A servo was silent for half a second, and minutes later "Switch the arm's power off" stood
     beside an arm that had long been limp."""

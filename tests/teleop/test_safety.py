@@ -287,6 +287,25 @@ def test_a_stall_trips_only_when_it_lasts_by_load_where_there_is_no_current(
     assert safety.tripped == SafetyReason.STALL
 
 
+@pytest.mark.parametrize(
+    "unwell",
+    [
+        state(load_pct=[0.0, 95.0, 0.0]),
+        state(position=[0.0, 0.5, 0.0], current_a=[0.0] * 3),
+        state(position=[0.0, 1.5, 0.0], current_a=[1.0] * 3),
+    ],
+)
+def test_a_machine_that_hung_for_seconds_is_no_motor_that_stalled(unwell: FollowerState) -> None:
+    """`doctor` told of a stall on a busy machine: two looks, in between nobody had looked."""
+    safety = fresh()
+    for now_s in (0.0, 3.0, 6.0):
+        send(safety, [0.0] * 3, now_s, unwell)
+        assert not safety.tripped
+    for turn in range(200):
+        send(safety, [0.0] * 3, 6.0 + turn * PERIOD_S, unwell)
+    assert safety.tripped
+
+
 @pytest.mark.parametrize("what", ["current_a", "load_pct"])
 @given(st.sets(st.integers(1, 49), max_size=48))
 def test_a_missed_reply_does_not_start_the_stall_timer_anew(what: str, missed: set[int]) -> None:

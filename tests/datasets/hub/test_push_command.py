@@ -92,7 +92,7 @@ def test_two_pushes_of_one_folder_at_once_do_not_undo_each_other(
     assert hub.log == []
 
 
-def test_offline_mode_is_no_reason_to_wait(
+def test_offline_mode_and_an_address_without_scheme_are_no_reason_to_wait(
     dataset: Path, hub: LoopbackHub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import constants
@@ -100,6 +100,10 @@ def test_offline_mode_is_no_reason_to_wait(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 1
     assert "offline mode" in capsys.readouterr().out
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_ENDPOINT", "hub.example.org")
+    assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
+    assert "such as https://hub.example.org" in capsys.readouterr().err
     assert hub.log == []
 
 

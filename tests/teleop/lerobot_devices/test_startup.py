@@ -15,6 +15,8 @@ from emulated_arms import PLANS as PLANS_OF
 from emulated_arms import calibration_folder, config_of, emulated
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.teleop.checks import Level
+from gaploop.teleop.checks.servos import check_servos
 from gaploop.teleop.emulator.arms import koch, so101
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
@@ -111,6 +113,43 @@ def test_wrong_servos(case: str, tmp_path: Path) -> None:
         assert limp(arm.bus)
         with EmulatedBus("so101") as other:  # the port is free again
             assert other.port != arm.bus.port
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+@pytest.mark.parametrize("ticks", [1700, -1700])
+def test_a_joint_that_stands_far_beyond_its_range_gets_no_torque(
+    ticks: int, model: str, tmp_path: Path
+) -> None:
+    """It went back by 59° in a thirtieth of a second: a servo's goal ends where its range does."""
+    with emulated(model, "follower", tmp_path) as arm:
+        arm.bus.faults.add(Fault("slip", id=3, value=ticks))
+        follower = make_follower(arm.config)
+        assert "elbow_flex stands" in said(follower.torque_on)
+        assert limp(arm.bus)
+        follower.close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+@pytest.mark.parametrize("is_arm", [True, False])
+def test_an_echo_is_neither_two_servos_of_one_id_nor_a_missing_one(
+    is_arm: bool, model: str, tmp_path: Path
+) -> None:
+    """Of an adapter with echo an owner was told to set all ids anew. A modem echoes, too."""
+    with emulated(model, "follower", tmp_path) as arm:
+        hear = arm.bus.hear
+
+        def echoing(data: bytes, baud: int) -> tuple[float, bytes]:
+            due_s, answer = hear(data, baud)
+            return due_s, data + answer * is_arm
+
+        arm.bus.hear = echoing  # type: ignore[method-assign]
+        found = [one for one in check_servos(arm.bus.port) if one.level is Level.FAIL]
+        if is_arm and model == "koch":  # whose answers don't look like what was sent
+            make_follower(arm.config).close()
+            assert not found
+        else:
+            assert "whatever is sent there comes back" in said(lambda: make_follower(arm.config))
+            assert [one.found for one in found] == ["whatever is sent there comes back"]
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
