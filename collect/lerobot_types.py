@@ -34,6 +34,8 @@ MOTION: Final = "motion"
 BROWSER: Final = "browser"
 TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER)
 """Those that move the arm's tool, by an input device."""
+OWN: Final = (EXPERT, MOTION, *TOOL)
+"""Those that need the arm that they lead."""
 OWN_PACKAGES: Final = (
     "gaploop.sim.lerobot_devices",
     "gaploop.teleop.lerobot_leaders",

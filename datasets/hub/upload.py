@@ -319,7 +319,7 @@ class _Client(httpx.Client):
         limits = {k: asked.get(k) or s for k, s in self.timeout.as_dict().items()}
         # Over a slow line the last bytes are on their way long after they were written.
         waiting = min(int(request.headers.get("Content-Length", 0)), SENT_BYTES)
-        limits["read"] += waiting / SLOWEST_BYTES_PER_S
+        limits["read"] = (limits["read"] or 0.0) + waiting / SLOWEST_BYTES_PER_S
         request.extensions["timeout"] = limits
         response = super().send(request, **options)
         if not request.url.path.endswith("/api/validate-yaml"):
