@@ -316,7 +316,7 @@ class _Client(httpx.Client):
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         # Some of huggingface_hub's calls ask for no time-out at all.
         asked = request.extensions["timeout"]
-        limits = {k: asked.get(k) or s for k, s in self.timeout.as_dict().items()}
+        limits: dict[str, Any] = {k: asked.get(k) or s for k, s in self.timeout.as_dict().items()}
         # Over a slow line the last bytes are on their way long after they were written.
         waiting = min(int(request.headers.get("Content-Length", 0)), SENT_BYTES)
         limits["read"] = (limits["read"] or 0.0) + waiting / SLOWEST_BYTES_PER_S
