@@ -51,10 +51,8 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 
 GONE: Final[Mapping[tuple[str, str], str]] = {
-    (
-        "calibrate",
-        "drift",
-    ): "gaploop doctor --robot.type=… --station=FILE says each day what moved",
+    ("calibrate", "drift"): "doctor --robot.type=… --station=FILE says each day what moved",
+    ("check", "--people"): "see docs/teleoperate/consent.md#people-in-pictures",
     ("demo", "--seed"): "type the commands of commands.txt, which the demo writes, with other gaps",
     ("evaluate", "--env.robot=vx300s"): "--env.scene=FILE takes any arm as MJCF",
     ("finetune", "--env.robot=vx300s"): "--sim=FOLDER takes episodes of any arm's scene file",
@@ -67,9 +65,10 @@ GONE: Final[Mapping[tuple[str, str], str]] = {
 
 def refusal(arguments: list[str]) -> str | None:
     """Return the line for an option or action that is gone, with what does the same now."""
-    for word in (word.partition("=")[0] for word in arguments[1:]):
-        if instead := GONE.get((arguments[0], word)):
-            return f"{word} is gone: {instead}"
+    for argument in arguments[1:]:
+        for word in (argument, argument.partition("=")[0]):
+            if instead := GONE.get((arguments[0], word)):
+                return f"{word} is gone: {instead}"
     return None
 
 
