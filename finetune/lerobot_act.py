@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import URLError
 
 import torch
 from draccus.utils import DraccusException
+from huggingface_hub.errors import LocalEntryNotFoundError
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.train import TRAIN_CONFIG_NAME
@@ -22,6 +24,7 @@ from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline
+from lerobot.processor.pipeline import ProcessorMigrationError
 from lerobot.utils.constants import HF_LEROBOT_HOME
 from safetensors import SafetensorError
 
@@ -44,9 +47,11 @@ TRAIN_CONFIG: Final = str(TRAIN_CONFIG_NAME)
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
 FAULTS: Final = (
     OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
-    SafetensorError, DraccusException,
+    SafetensorError, DraccusException, ProcessorMigrationError,
 )  # fmt: skip
 """What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
+REASON: Final = 400
+"""Characters of it that are shown."""
 
 
 @dataclass(frozen=True)
@@ -220,16 +225,26 @@ def in_words(folder: Path, kind: str = "policy") -> Iterator[None]:
             f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
         ) from None
     except FAULTS as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).partition("\n\nOriginal error")[0].split())[:REASON]
         if is_out_of_memory(error):
             raise UnusableInputError(
                 f"{folder} doesn't fit into memory ({reason}). Use a GPU with more, or a smaller "
                 "policy."
             ) from None
         raise UnusableInputError(
-            f"{folder} is not a loadable {kind} ({reason}). Name a folder that gaploop or "
-            "lerobot-train saved, or 'base'."
+            f"{folder} is not a loadable {kind} ({reason}). {_fix_of(error)}"
         ) from None
+
+
+def _fix_of(error: Exception) -> str:
+    """Return what helps against what LeRobot raised while it opened a policy."""
+    if isinstance(error, ProcessorMigrationError):  # its own line names the folder twice
+        return "LeRobot before 0.4 saved it: run that command, and name the folder that it writes."
+    if isinstance(error, (ConnectionError, URLError, LocalEntryNotFoundError)):
+        return "It needs files from the network: connect once, then it goes without."
+    if isinstance(error, DraccusException):
+        return "Another version of LeRobot may have saved it: use that one, or this one's config."
+    return "Name a folder that gaploop or lerobot-train saved, or 'base'."
 
 
 def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:

@@ -25,9 +25,9 @@ from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 from gaploop.finetune.batches import check_all_finite, check_signature, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy, resolve
-from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
+from gaploop.finetune.tuning.lerobot_image_policy import fitting_config
 from gaploop.finetune.tuning.presets import (
     LEROBOT,
     PRESETS,
@@ -205,7 +205,7 @@ def _show_mixture(config: FinetuneConfig) -> int:
         opened = mixture_of(config)
         check_all_finite(opened, {ACTION, STATE, ENVIRONMENT})
     if config.policy.path and kind != "tracked":
-        refuse_foreign_code(resolve(config.policy.path))  # a kind that LeRobot has, for one
+        fitting_config(base_of(config.policy.path), opened, config)
     mixture = opened.mixture(batch_size)
     answer = report(opened, mixture, steps)
     stages: list[dict[str, Any]] = []

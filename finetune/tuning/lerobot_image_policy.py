@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from lerobot.configs.policies import PreTrainedConfig
 from lerobot.datasets import factory
 from lerobot.utils.collate import lerobot_collate_fn
 from lerobot.utils.constants import ACTION
@@ -55,6 +56,43 @@ FRAMES: Final = 16
 """Frames of a held-out episode that are looked at: neighbours are alike, pictures are dear."""
 
 
+def fitting_config(
+    base: Path, whole: OpenMixture, options: FinetuneConfig, device: str = "cpu"
+) -> PreTrainedConfig:
+    """Return a policy's config, if the data have what it is fed.
+
+    Raises:
+        UnusableInputError: LeRobot can't read it, or what differs, and how to fix it.
+    """
+    config = bundles.read_config(base, device)
+    known = {f for info in whole.datasets for f in info.features}
+    for name in options.rename_map:
+        if name not in known:
+            raise unknown_choice("feature", name, known, "--rename_map")
+    if not (base / act.SIDECAR).exists():
+        log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
+    for info in whole.datasets:
+        bundles.check_fits(config, info, base, options.rename_map, options.cache.shape)
+    sidecar_file = base / act.SIDECAR
+    own = str(read_json(sidecar_file).get("units") or "") if sidecar_file.exists() else ""
+    for take in whole.takes:
+        units = take.episode.info.units
+        if units and own and units != own:
+            raise UnusableInputError(
+                f"{whole.datasets[take.dataset].root}: joints in {units}, policy {base} was "
+                f"trained in {own}. Convert with gaploop edit harmonise."
+            )
+    used = {**(config.input_features or {}), **(config.output_features or {})}
+    numbers = {
+        name
+        for name, feature in whole.datasets[0].features.items()
+        if str(feature.get("dtype")).startswith(("float", "int"))
+        and options.rename_map.get(name, name) in used
+    }
+    check_all_finite(whole, numbers)
+    return config
+
+
 class ImagePolicyWork:
     """The base, wrapped, with batches of its data, ready to be tuned."""
 
@@ -66,33 +104,8 @@ class ImagePolicyWork:
                 "--sim_takes records no pictures, and this policy looks at them. Record simulated "
                 "takes with gaploop record --robot.type=so101_sim and name them with --sim='[DIR]'."
             )
-        config = bundles.read_config(base, device)
         whole = mixture_of(options)
-        known = {f for info in whole.datasets for f in info.features}
-        for name in options.rename_map:
-            if name not in known:
-                raise unknown_choice("feature", name, known, "--rename_map")
-        if not (base / act.SIDECAR).exists():
-            log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
-        for info in whole.datasets:
-            bundles.check_fits(config, info, base, options.rename_map, options.cache.shape)
-        sidecar_file = base / act.SIDECAR
-        own = str(read_json(sidecar_file).get("units") or "") if sidecar_file.exists() else ""
-        for take in whole.takes:
-            units = take.episode.info.units
-            if units and own and units != own:
-                raise UnusableInputError(
-                    f"{whole.datasets[take.dataset].root}: joints in {units}, policy {base} was "
-                    f"trained in {own}. Convert with gaploop edit harmonise."
-                )
-        used = {**(config.input_features or {}), **(config.output_features or {})}
-        numbers = {
-            name
-            for name, feature in whole.datasets[0].features.items()
-            if str(feature.get("dtype")).startswith(("float", "int"))
-            and options.rename_map.get(name, name) in used
-        }
-        check_all_finite(whole, numbers)
+        config = fitting_config(base, whole, options, device)
         opened, aside = split_held_out(options, whole)
         self._opened = opened
         shares = opened.mixture(1).mean_shares(spec.steps)

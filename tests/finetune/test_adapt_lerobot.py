@@ -20,6 +20,7 @@ from gaploop.core.vocabulary import RANDOMISED, Domain
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
+from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.tuning.presets import PRESETS, LoraOptions, Preset, Randomise, preset_for
 from gaploop.finetune.tuning.takes import chosen_held_out, mixture_of, note_of, real_of
 from gaploop.scripts.cli import main
@@ -210,11 +211,15 @@ def test_a_camera_of_another_name_is_renamed(
 
 
 def test_other_action_order_and_rate_are_found_by_the_sidecar(
-    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+    tiny_policy: Callable[..., Path],
+    real: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     base = tiny_policy("act")
     options = config(base, real, tmp_path / "out", **QUICK)
     names = ["gripper.pos", "lift.pos", "pan.pos"]
+    shown = ["finetune", "--dry_run", f"--policy.path={base}", f"--real=[{real}]"]
     for sidecar, says in (
         ({"action_names": names}, "harmonise"),
         ({"fps": 30.0}, "50 frames a second"),
@@ -223,6 +228,8 @@ def test_other_action_order_and_rate_are_found_by_the_sidecar(
         (base / "gaploop.json").write_text(json.dumps(sidecar))
         with pytest.raises(UnusableInputError, match=says):
             adapt(options)
+        assert main([*shown, f"--output_dir={tmp_path / 'shown'}"]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_other_peoples_datasets_are_chosen_from_as_named(
@@ -278,6 +285,22 @@ def test_numbers_that_are_not_finite_are_found_before_training(
     )
     assert main([*shown, f"--output_dir={tmp_path / 'other'}"]) == 2
     assert "policy type 'mine' is not one of LeRobot's" in capsys.readouterr().err
+    own = (base / "config.json").read_text().replace('"type": "mine"', '"type": "act"')
+    (base / "config.json").write_text(own.replace("{", '{"of_next_year": 1,', 1))
+    assert main([*shown, f"--output_dir={tmp_path / 'other'}"]) == 2
+    assert "Another version of LeRobot may have saved it" in capsys.readouterr().err
+
+
+def test_a_policy_of_before_processors_is_one_line_with_lerobots_command(
+    tiny_policy: Callable[..., Path],
+) -> None:
+    """`evaluate` of a policy that LeRobot 0.3 had saved ended in a traceback."""
+    base = tiny_policy("act")
+    for file in base.glob("policy_*"):
+        file.unlink()
+    with pytest.raises(UnusableInputError, match=r"migrat.*run that command") as refused:
+        load_policy(base)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_base_cut_short_is_one_line(
