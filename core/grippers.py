@@ -24,6 +24,8 @@ CHANGES_S: Final = 0.5
 MOST_CHANGES: Final = 0.8
 REST_S: Final = 0.4
 """A gripper that was told so long ago where to go is there, or at what it holds."""
+TREMBLE: Final = 7.0
+"""Noise alone goes at most so many times as far as from row to row."""
 LONG_S: Final = 1.5
 """A closing that lasts so long shows where the jaws stay."""
 SHORT: Final = 0.03
@@ -63,7 +65,9 @@ class Gripper:
         closed, opened = (
             (self.read_closed, self.read_open) if read else (self.sent_closed, self.sent_open)
         )
-        return np.nan_to_num((values - closed) / (opened - closed))
+        if np.isnan(closed):
+            return np.zeros(values.shape)
+        return np.asarray((values - closed) / (opened - closed))
 
 
 def is_grip(name: str) -> bool:
@@ -170,8 +174,9 @@ def gripper_of(
     low, high = _levels(np.concatenate(sent))
     travel = high - low
     steps = np.concatenate([np.diff(s) for s in sent])
-    if not travel > 7.0 * float(np.nanstd(steps[np.abs(steps) < 0.5 * travel])) + 1e-9:
-        return None  # it trembles, or stands
+    steps = steps[np.abs(steps) < 0.5 * travel]  # between levels it may go at once
+    if not travel > TREMBLE * float(np.std(steps) if len(steps) else 0.0) + 1e-9:
+        return None  # or it stands
     rest = max(1, round(REST_S * fps))
     at = {level: _rests_at(sent, read, level, LEVEL * travel, rest) for level in (low, high)}
     if any(np.isnan(values).all() for values in at.values()):  # never told to be quite there
@@ -202,10 +207,11 @@ def gripper_of(
     settles_s = _settles_s(sent, read, closed, LEVEL * travel, fps)
     if of_one_unit:
         return Gripper(column, closed, opened, closed, opened, settles_s)
-    if not told:  # one width throughout: is that an object's, or none?
-        return Gripper(column, closed, opened, np.nan, np.nan, settles_s)
     toward = 1.0 if middle[closed] > middle[opened] else -1.0
     reads_closed = toward * float(np.nanmax(toward * at[closed]))
+    if not told or abs(reads_closed - middle[opened]) <= least:
+        # One width throughout: is that an object's, or none?
+        return Gripper(column, closed, opened, np.nan, np.nan, settles_s)
     return Gripper(column, closed, opened, reads_closed, middle[opened], settles_s)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gaploop.core.grippers import gripper_columns, is_grip
+from gaploop.core.grippers import TREMBLE, gripper_columns, is_grip
 from gaploop.core.messages import FloatArray
 from gaploop.datasets import layout
 from gaploop.datasets.columns import ACTION, SENT, STATE
@@ -30,8 +30,6 @@ follows from the number."""
 _CORRELATED: Final = 0.8
 STEPS: Final = 5.0
 """Commands that spread by less than so many of the readings' steps may be steps themselves."""
-TREMBLE: Final = 7.0
-"""Noise alone goes at most so many times as far as from row to row."""
 
 
 @dataclass(frozen=True)

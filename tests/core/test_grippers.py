@@ -64,6 +64,7 @@ def test_any_convention_is_told_by_what_some_episodes_hold(convention: str, name
     assert grip is not None
     open_share = np.array([0.0, 0.5, 1.0])
     assert grip.opened(read_as(open_share), read=True) == pytest.approx(open_share, abs=0.02)
+    assert np.isnan(grip.opened(np.array([np.nan]), read=True)).all()  # a reading that is missing
     ends = np.array([0.0, 1.0])
     assert grip.opened(sent_as(ends), read=False) == pytest.approx(ends, abs=0.02)
 
