@@ -443,7 +443,8 @@ class DriveFitter:
         looked at for itself; what is fitted already may give way, as far as its slopes tell.
         """
         alike = self.alike(best.error)
-        open_ = self._spread(best.error) > self._open_rad
+        # Where a joint rests most of the time, as in a probe, its motion is few of its rows.
+        open_ = np.maximum(self._spread(best.error), self.spread(best)) > self._open_rad
         own = [
             c
             for c in candidates(self.arm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,24 @@ def test_what_only_the_motion_it_was_learned_from_shows_is_not_named(tmp_path: P
         for planted in (slow, {})
     )
     assert learn.choose(judge)[0].chosen == ()
+
+
+def test_a_limit_is_named_though_the_arm_rests_most_of_the_time(tmp_path: Path) -> None:
+    """In a probe, too, each joint rests while the others move: its few rows were outliers.
+
+    A station that moved no faster than 29°/s was "nothing that was measured differs".
+    """
+    light = TWO.replace("<worldbody>", '<option gravity="0 0 0"/><worldbody>')
+    arm = ServoArm(two_joints(tmp_path, light))
+    slow = {"actuator_response.drives": {"joint2.speed_limit_rad_s": 0.4}}
+    take = planted_take(arm.path, slow, 1, 2.0)
+    rows = np.r_[np.zeros(30 * len(take.frames), dtype=int), np.arange(len(take.frames))]
+    held = {name: getattr(take.frames, name)[rows] for name in ("state", "action", "sent")}
+    t_s = np.arange(len(rows)) / take.info.fps
+    frames = replace(Frames.empty(), t_s=t_s, **held)
+    fitter = DriveFitter(arm, drive_logs([replace(take, frames=frames)], arm))
+    found, _ = fitter.choose(fitter)
+    assert any("speed_limit_rad_s" in c.key for c in found.chosen)
 
 
 def test_goals_that_were_held_are_not_taken_for_ramped() -> None:
