@@ -53,6 +53,7 @@ class Without:
 def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delitem(sys.modules, SO101.model.package, raising=False)  # another test's
     monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), SO101.model.package)])
     for refused in (lambda: SO101.spec(conditions.PAINT), lambda: arm_named("so101")):
         with pytest.raises(UnusableInputError, match="pip install") as said:
