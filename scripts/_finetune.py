@@ -203,9 +203,10 @@ def _show_mixture(config: FinetuneConfig) -> int:
         )
     with options.progress("Reading datasets"):
         opened = mixture_of(config)
-        check_all_finite(opened, {ACTION, STATE, ENVIRONMENT})
-    if config.policy.path and kind != "tracked":
-        fitting_config(base_of(config.policy.path), opened, config)
+        if config.policy.path and kind != "tracked":
+            fitting_config(base_of(config.policy.path), opened, config)
+        else:
+            check_all_finite(opened, {ACTION, STATE, ENVIRONMENT})
     mixture = opened.mixture(batch_size)
     answer = report(opened, mixture, steps)
     stages: list[dict[str, Any]] = []

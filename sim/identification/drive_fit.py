@@ -444,7 +444,8 @@ class DriveFitter:
         """
         alike = self.alike(best.error)
         # Where a joint rests most of the time, as in a probe, its motion is few of its rows.
-        open_ = np.maximum(self._spread(best.error), self.spread(best)) > self._open_rad
+        left = np.maximum(self._spread(best.error), self._moving_spread(best.error))
+        open_ = left > self._open_rad
         own = [
             c
             for c in candidates(self.arm)
@@ -516,7 +517,9 @@ class DriveFitter:
 
         In a probe each joint rests most of the time, and what it is there says nothing of a delay.
         """
-        error = self.errors([fit.setting])[0]
+        return self._moving_spread(self.errors([fit.setting])[0])
+
+    def _moving_spread(self, error: FloatArray) -> FloatArray:
         moves = np.concatenate(
             [moving(log.q_rad[:, self.arm.arm_columns], log.t_s) for log in self.logs]
         )

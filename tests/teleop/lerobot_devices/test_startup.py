@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from calibration_faults import faulty
 from emulated_arms import PLANS as PLANS_OF
@@ -274,7 +275,10 @@ def test_a_stall_makes_no_servo_missing_or_doubled(
     """On a busy machine an arm that was well couldn't be opened: "two servos have that id"."""
     with emulated(model, "follower", tmp_path) as arm:
         arm.bus.faults.add(Fault("slow", latency_s=stall_s, for_s=stall_s))
-        make_follower(arm.config).close()
+        follower = make_follower(arm.config)
+        assert np.isfinite(follower.read().position_rad).all()
+        assert len(follower.joint_names) == len(arm.bus.plan.servos)
+        follower.close()
 
 
 @pytest.mark.members(6)
