@@ -641,9 +641,13 @@ class Span:
         self._t_s = 0.0
 
     def tick(self, tick: Tick) -> None:
-        """Take a turn of the loop; the first is a policy frame."""
+        """Take a turn of the loop; the first is a policy frame, and of the stretch from its start.
+
+        A turn that was on its way then is still of who drove before.
+        """
         is_first = not self._index
-        if self.reason is not None or (is_first and not tick.policy_frame):
+        begins = tick.policy_frame and tick.t_s >= self._start_s
+        if self.reason is not None or (is_first and not begins):
             return
         own = replace(
             tick,

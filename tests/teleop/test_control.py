@@ -31,7 +31,7 @@ from gaploop.core.messages import (
     Tick,
 )
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
+from gaploop.teleop.control import ControlThread, LoopMode, Mailbox, Span
 from gaploop.teleop.descent import Descent, say_doing
 from gaploop.teleop.loop import EndReason, LoopEnd, Rates
 from gaploop.teleop.safety import SafetyFilter
@@ -570,6 +570,15 @@ def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
     assert 0.0 <= first.ticks[0].t_s < first.ticks[-1].t_s < 0.3
     assert first.ticks[-1].t_s >= 0.3 - 2 * RATES.period_s
     assert len(whole.ticks) > len(first.ticks) + len(second.ticks)
+    # A turn that was on its way as a take began is none of it: a person had driven in it.
+    under_way = whole.ticks[0]
+    span = Span(leader, under_way.t_s + 0.1 * RATES.period_s, 5.0, RATES.period_s)
+    for tick in whole.ticks:
+        span.tick(tick)
+    begun = span.next()
+    assert begun is not None
+    assert begun.policy_frame
+    assert begun.t_s >= 0.0
 
 
 def test_a_take_may_begin_before_the_loop_has_made_its_first_turn(
