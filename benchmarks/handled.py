@@ -22,7 +22,8 @@ from gaploop.core.statistics import percent, rate
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis import relative
+from gaploop.failure_analysis.comparison import compare, take_evidence
+from gaploop.failure_analysis.episode_figures import TakeFigures, figures_of, with_pictures
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
@@ -223,9 +224,9 @@ def judged(episodes: Sequence[tuple[str, bool, Take]], sets: int) -> dict[str, A
     kinds, rng = np.array([kind for kind, _ in kept]), np.random.default_rng(0)
     out: dict[str, Any] = {"episodes": dict(Counter(kinds.tolist()))}
     good = np.flatnonzero(kinds == "success")
-    rows = {"jaw": [relative.figures_of(take) for _, take in kept]}
+    rows = {"jaw": [figures_of(take) for _, take in kept]}
     seen = [row.handled for row in rows["jaw"]]
-    rows["no jaw"] = [relative.figures_of(_jaw_not_read(take), False) for _, take in kept]
+    rows["no jaw"] = [figures_of(_jaw_not_read(take), False) for _, take in kept]
     for jaw, plain in rows.items():
         for what, shown in (("", [{}] * len(kept)), (" and pictures", seen)):
             some = [replace(r, handled=h) for r, h in zip(plain, shown, strict=True)]
@@ -237,13 +238,13 @@ def judged(episodes: Sequence[tuple[str, bool, Take]], sets: int) -> dict[str, A
                     chosen = rng.permutation(np.r_[bad, well])  # in turns
                     modes += _modes([some[k] for k in chosen], np.isin(chosen, bad))
                 out[f"{kind}, {jaw}{what}"] = [modes[right], modes.total(), dict(modes)]
-            every = relative.with_pictures(some)  # outcomes play no part in it
+            every = with_pictures(some)  # outcomes play no part in it
             for dealt, among in (("outcomes dealt", np.arange(len(kept))), ("halves", good)):
                 named = 0
                 for _ in range(CHANCE if what else 0):
                     chosen = np.sort(rng.choice(among, min(24, len(among)), replace=False))
                     failed = rng.permutation(np.arange(len(chosen)) < len(chosen) // 2)
-                    found = relative.compare([every[k] for k in chosen], failed.tolist())
+                    found = compare([every[k] for k in chosen], failed.tolist())
                     named += bool(found.separations)
                 out[f"{dealt}, {jaw}{what}"] = [named, CHANCE if what else 0]
     return out
@@ -255,13 +256,10 @@ def _jaw_not_read(take: Take) -> Take:
     return replace(take, frames=replace(take.frames, state=state))
 
 
-def _modes(rows: Sequence[relative.TakeFigures], failed: NDArray[np.bool_]) -> Counter[str]:
-    rows = relative.with_pictures(rows)
-    found = relative.compare(rows, failed.tolist())
-    calls = [
-        relative.take_evidence(found, int(k), rows[k], failed, 25.0)[1]
-        for k in np.flatnonzero(failed)
-    ]
+def _modes(rows: Sequence[TakeFigures], failed: NDArray[np.bool_]) -> Counter[str]:
+    rows = with_pictures(rows)
+    found = compare(rows, failed.tolist())
+    calls = [take_evidence(found, int(k), rows[k], failed, 25.0)[1] for k in np.flatnonzero(failed)]
     return Counter(str(call.mode or "unknown") for call in calls)
 
 

@@ -25,7 +25,7 @@ from gaploop.core.vocabulary import GapDimension, Outcome
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.failure_analysis.relative import TakeFigures
+    from gaploop.failure_analysis.episode_figures import TakeFigures
 
 D = GapDimension
 SETS: Final = 200
@@ -64,7 +64,7 @@ def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
 def _dataset(root: Path, rng: np.random.Generator, sets: int) -> dict[str, Any]:
     from gaploop.datasets.lerobot_read import load_takes
     from gaploop.failure_analysis.diagnosis import diagnose
-    from gaploop.failure_analysis.relative import figures_of
+    from gaploop.failure_analysis.episode_figures import figures_of
     from gaploop.failure_analysis.views.joints import with_units
 
     takes = with_units(list(load_takes(root)))
@@ -103,7 +103,7 @@ def _named(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _random(rows: Sequence[TakeFigures], n: int, rng: np.random.Generator) -> bool:
-    from gaploop.failure_analysis.relative import compare
+    from gaploop.failure_analysis.comparison import compare
 
     chosen = np.sort(rng.choice(len(rows), n, replace=False))
     failed = np.zeros(n, dtype=bool)
@@ -112,7 +112,7 @@ def _random(rows: Sequence[TakeFigures], n: int, rng: np.random.Generator) -> bo
 
 
 def _blocks(rows: Sequence[TakeFigures], first: int) -> bool:
-    from gaploop.failure_analysis.relative import compare
+    from gaploop.failure_analysis.comparison import compare
 
     return bool(compare(rows[first : first + 24], [True] * 12 + [False] * 12).separations)
 
@@ -125,7 +125,8 @@ def _planted(
     rng: np.random.Generator,
 ) -> tuple[bool, int]:
     """Return whether a set names what was planted into 8 of it, and how many of the 8 do."""
-    from gaploop.failure_analysis.relative import compare, figure_of, take_evidence
+    from gaploop.failure_analysis.comparison import compare, take_evidence
+    from gaploop.failure_analysis.episode_figures import figure_of
 
     chosen = np.sort(rng.choice(len(clean), n, replace=False))
     failed = np.zeros(n, dtype=bool)

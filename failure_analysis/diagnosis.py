@@ -35,19 +35,15 @@ from gaploop.failure_analysis.attribution import (
 )
 from gaploop.failure_analysis.camera_check import check_takes
 from gaploop.failure_analysis.cohort import cohort_of_takes
-from gaploop.failure_analysis.modes import ModeCall, failure_mode
-from gaploop.failure_analysis.reference import Ground, Reference, choose_reference, ground_of
-from gaploop.failure_analysis.relative import (
-    CHANCE,
-    Comparison,
+from gaploop.failure_analysis.comparison import CHANCE, Comparison, compare, many, take_evidence
+from gaploop.failure_analysis.episode_figures import (
     TakeFigures,
-    compare,
     figure_of,
     figures_of,
-    many,
-    take_evidence,
     with_pictures,
 )
+from gaploop.failure_analysis.modes import ModeCall, failure_mode
+from gaploop.failure_analysis.reference import Ground, Reference, choose_reference, ground_of
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure
 from gaploop.failure_analysis.station import (
     NONE,

@@ -23,7 +23,7 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.relative import figures_of
+from gaploop.failure_analysis.episode_figures import figures_of
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
@@ -70,7 +70,7 @@ class Reference:
     Attributes:
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         origins: where its takes were recorded; empty where nobody noted it.
-        figures: of each take, as of `relative.figures_of`, where they stand outside the cell.
+        figures: of each take outside the cell, as of `episode_figures.figures_of`.
     """
 
     name: str

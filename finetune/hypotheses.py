@@ -24,7 +24,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, summarise_causes
-from gaploop.failure_analysis.relative import figures_of
+from gaploop.failure_analysis.episode_figures import figures_of
 from gaploop.failure_analysis.signals.registry import measure
 from gaploop.failure_analysis.station import (
     NAMED_FROM,

@@ -8,7 +8,8 @@ from failure_analysis_makers import RATE_HZ, take
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
-from gaploop.failure_analysis.relative import compare, figures_of, words_of
+from gaploop.failure_analysis.comparison import compare
+from gaploop.failure_analysis.episode_figures import figures_of, words_of
 from gaploop.failure_analysis.signals.grip import pressing
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.view import TakeView

@@ -14,7 +14,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.relative import figures_of, with_pictures
+from gaploop.failure_analysis.episode_figures import figures_of, with_pictures
 from gaploop.failure_analysis.report.report import diagnosis_report
 from gaploop.failure_analysis.views.handled import Handled, gripper_map
 

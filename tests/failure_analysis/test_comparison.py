@@ -12,7 +12,9 @@ from failure_analysis_makers import commands, repeated, scene_picture, successes
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.failure_analysis.comparison import compare
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
+from gaploop.failure_analysis.episode_figures import TakeFigures, figures_of
 from gaploop.failure_analysis.modes import ModeCall
 from gaploop.failure_analysis.reference import (
     Ground,
@@ -23,7 +25,6 @@ from gaploop.failure_analysis.reference import (
     load_reference,
     save_reference,
 )
-from gaploop.failure_analysis.relative import TakeFigures, compare, figures_of
 from gaploop.failure_analysis.station import without_telemetry
 
 OUTCOMES = (Outcome.SUCCESS, Outcome.FAILURE)
