@@ -36,6 +36,7 @@ from gaploop.failure_analysis.views.pictures import (
     by_cells,
     lasting_edges,
     match_at_rest,
+    median_over,
     refine,
     register,
     sample,
@@ -437,11 +438,11 @@ class KnownCamera:
         """
         if others not in self._stills:
             evens = np.stack([self.looks[k].even for k in others])
-            base = np.median(evens, axis=0).astype(np.float32)
-            spread = np.median(np.abs(evens - base), axis=0)
+            base = median_over(evens)
+            spread = median_over(np.abs(evens - base))
             always = np.mean([self.looks[k].still for k in others], axis=0) > 0.5
             always &= spread < 0.5 * max(float(base.std()), 1e-3)
-            edges = np.median([self.looks[k].edges for k in others], axis=0).astype(np.float32)
+            edges = median_over(np.array([self.looks[k].edges for k in others]))
             near = cv2.dilate((edges > EDGE).astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
             self._stills[others] = base, always, edges, near
         return self._stills[others]
@@ -528,7 +529,7 @@ class KnownCamera:
 
     @cached_property
     def _colour(self) -> Grey:
-        return np.asarray(np.median([_red_to_blue(t) for t in self.takes], axis=0), np.float32)
+        return median_over(np.array([_red_to_blue(t) for t in self.takes]))
 
     def put_right(self, samples: CameraSamples) -> tuple[CameraSamples, list[CameraAnswer]]:
         """Return a take's pictures as this camera's usually lie, and what had been done to them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -22,6 +23,11 @@ QUANTUM_RAD = 2 * np.pi / 4096
 
 def commands(seconds: float = 6.0, seed: int = 0) -> FloatArray:
     """Smooth point-to-point moves with rests between them [rad], shape (n, 6)."""
+    return _commands(seconds, seed).copy()
+
+
+@cache
+def _commands(seconds: float, seed: int) -> FloatArray:
     rng = np.random.default_rng(seed)
     n = int(seconds * RATE_HZ)
     knots = np.cumsum(rng.uniform(-0.6, 0.6, (5, 6)), axis=0)
