@@ -96,16 +96,16 @@ def _read_episode_table(root: Path) -> EpisodeTable:
     """Read the episode table, or raise `DAMAGE`."""
     tables = []
     for path in layout.episode_files(root):
-        names = pq.read_schema(path).names
-        wanted = [n for n in names if not n.startswith("stats/")]
-        lacking = [n for n in NEEDED if n not in names]
-        if lacking:
-            raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
         with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if lacking := [n for n in NEEDED if n not in names]:
+                raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
             layout.require_plausible(file.metadata, path)
-            for _ in file.iter_batches(_BATCH):  # LeRobot reads the statistics, too
-                pass
-        tables.append(layout.read_table(path, wanted))
+            wanted = [n for n in names if not n.startswith("stats/")]
+            # All of it is read, as LeRobot does, and without the statistics kept.
+            batches = [batch.select(wanted) for batch in file.iter_batches(_BATCH)]
+            schema = pa.schema([file.schema_arrow.field(n) for n in wanted])
+        tables.append(pa.Table.from_batches(batches, schema))
     if len({t.schema.remove_metadata() for t in tables}) > 1:
         raise UnusableInputError("its files have columns of different names or types.")
     table = pa.concat_tables(tables)
