@@ -71,6 +71,7 @@ def test_a_success_has_no_mode_and_its_phases_in_order() -> None:
     assert edges[-1][1] == pytest.approx(found.facts.duration_s)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     "way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in LEADS_TO]
 )

@@ -80,6 +80,7 @@ with t.Encoder() as encoder:
 """
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("who", ["rows", "video"])
 def test_a_full_disk_ends_the_take_with_one_line_and_the_next_take_is_whole(
     tmp_path: Path, who: str

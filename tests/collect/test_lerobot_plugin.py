@@ -82,6 +82,7 @@ def limp(bus: EmulatedBus) -> bool:
         return not any(servo.torque for servo in bus.all_servos)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("model", "kind"),
     [("so101", "gaploop_so101"), ("koch", "gaploop_koch"), ("openmanipulator", "gaploop_omx")],

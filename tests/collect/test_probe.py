@@ -48,6 +48,7 @@ def build(conditions: Mapping[str, object]) -> EmbeddedRig:
     return embedded_rig(conditions=conditions)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ARM_MODELS)
 def test_a_probe_takes_three_minutes_at_most(name: str) -> None:
     arm = ArmModel.load(name)

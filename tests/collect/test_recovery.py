@@ -212,6 +212,7 @@ def test_a_picture_whose_block_was_never_written_ends_the_take(tmp_path: Path) -
     assert 5 < _packets(path, 50.0) < 15
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("sealed", [False, True], ids=["interrupted", "sealed"])
 def test_a_power_cut_while_a_take_closes_costs_only_what_was_not_flushed(
     sealed: bool, tmp_path: Path

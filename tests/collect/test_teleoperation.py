@@ -184,6 +184,7 @@ def test_one_press_of_c_clears_nothing(rig: Bench) -> None:
     assert all(shown.word != FOUND for shown in rig.seen)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Bench) -> None:
     follower, leader = rig.follower, rig.leader
@@ -276,6 +277,7 @@ def test_the_time_of_driving_is_kept_over_trips(rig: Bench) -> None:
     assert rig.devices.statistics.figures().duration_s == pytest.approx(3.0, abs=0.1)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: Bench) -> None:
     """A pulled cable ended the program with exit code 2 and neither the trip nor a summary, and a

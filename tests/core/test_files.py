@@ -42,6 +42,7 @@ while True:
 """
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_kill_during_write_leaves_a_whole_file(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "file"

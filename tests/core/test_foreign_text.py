@@ -61,6 +61,7 @@ def test_hostile_json_is_one_error(text: str, tmp_path: Path) -> None:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.members(8)
 @pytest.mark.parametrize(
     "text",
     [

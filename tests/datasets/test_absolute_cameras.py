@@ -84,6 +84,7 @@ def test_nothing_is_said_of_a_good_camera(plain: MotionRecording) -> None:
     assert kinds(plain, camera(plain)) == {}
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("rows", [2.0, 4.0, 9.0])
 def test_the_age_of_pictures_is_told(plain: MotionRecording, rows: float) -> None:
     found = kinds(plain, camera(plain, age=rows))
@@ -217,6 +218,7 @@ def test_a_repeated_picture_is_told_though_it_was_encoded_anew(plain: MotionReco
     assert found == {"camera_rate": pytest.approx(15.0, rel=0.1)}
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("first_key", [0, 1])
 def test_pictures_that_an_encoder_repeats_arent_a_slow_cameras(
     plain: MotionRecording, first_key: int

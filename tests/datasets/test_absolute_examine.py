@@ -174,6 +174,7 @@ def test_what_is_no_position_is_left_open(tmp_path: Path) -> None:
     assert not report.findings
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
     ("value", "joint", "episodes", "rows", "looked_at"),

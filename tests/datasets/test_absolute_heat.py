@@ -63,6 +63,7 @@ def session(
     return report
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_joint_that_is_later_when_warm_is_named_with_its_temperatures(
     seed: int, tmp_path: Path
@@ -87,6 +88,7 @@ def test_a_joint_that_pulls_harder_when_warm_is_named(tmp_path: Path) -> None:
     assert "harder task" in found.not_told_apart
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(4, 8))
 def test_warmth_alone_is_good(seed: int, tmp_path: Path) -> None:
     report = session(tmp_path, seed)

@@ -81,6 +81,7 @@ def made(root: Path, seed: int, late_s: float = 0.0, noise_deg: float = 0.0) -> 
     return write(root, [(u, y + rng.normal(0, 1, y.shape) * noise_deg) for u, y in arms])
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("option", "here", "there", "said"),
     [

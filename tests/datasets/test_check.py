@@ -171,6 +171,7 @@ def test_command_answers_with_json_and_exit_codes(
     assert "missing" in capsys.readouterr().out
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "change",
     [

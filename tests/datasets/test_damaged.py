@@ -118,6 +118,7 @@ def test_damage_is_found_and_repaired(
     assert len(load(repaired)) == total * FRAMES
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ["killed", "missing meta", "shuffled rows"])
 def test_a_trial_says_what_repair_does_and_once_is_enough(
     root: Path, tmp_path: Path, name: str

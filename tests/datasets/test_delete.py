@@ -45,6 +45,7 @@ def everything(folder: Path) -> bytes:
     return b"\0".join(p.read_bytes() + str(p).encode() for p in folder.rglob("*") if p.is_file())
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("gone", [[0], [4], [1, 3], [0, 1, 2, 4]])
 def test_what_stays_is_unchanged_and_what_goes_is_nowhere(
     published: tuple[Path, list[str]], gone: list[int], barcodes: Barcodes

@@ -486,6 +486,7 @@ class Gone(io.StringIO):
         raise Killed
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -455,7 +455,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
     return root
 
 
-@pytest.mark.members(20)
+@pytest.mark.members(8)
 @pytest.mark.parametrize("fault", ALL)
 def test_the_fix_that_is_printed_fixes_it(store: Path, tmp_path: Path, fault: str) -> None:
     code, plant = ALL[fault]

@@ -126,6 +126,7 @@ def shown() -> tuple[list[int], Callable[..., Any]]:
     return totals, progress
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     "how",
     [

@@ -202,6 +202,7 @@ def test_pictures_that_stay_are_not_encoded_again(folder: Path, tmp_path: Path) 
     assert read_info(out).robot_type == "so101_follower"
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("spec", "back", "tolerance"),
     [

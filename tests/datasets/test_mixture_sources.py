@@ -161,6 +161,7 @@ def test_what_does_not_fit_is_one_line_with_the_command_that_fixes(
     assert "\n" not in message
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     ("value", "says"),
     [

@@ -81,6 +81,7 @@ def test_a_camera_may_be_called_image(tmp_path: Path, write_take: Write) -> None
     assert set(take.cameras) == set(take.frames.camera_age_s) == {"image", "wrist_image"}
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("fps", [50.0, 30.0])
 def test_plain_lerobot_decodes_the_right_picture_for_every_row(
     tmp_path: Path, write_take: Write, barcodes: tuple, fps: float

@@ -90,6 +90,7 @@ def edit_column(root: Path, name: str, values: list[object]) -> None:
     pq.write_table(table.set_column(at, field, pa.array(values, type=field.type)), path)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("source", ["set", "journal"])
 def test_labels_that_lerobots_tool_dropped_find_their_recordings(
     store: Path, published: Path, edited: Path, source: str

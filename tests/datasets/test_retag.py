@@ -120,6 +120,7 @@ def test_what_is_there_already_is_not_said_again(
     assert list(labels.read(dataset / layout.LABELS)) == []
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -143,6 +143,7 @@ def usual(request: pytest.FixtureRequest) -> tuple[bool, CameraCheck]:
     return request.param, CameraCheck([{"one": held(k, request.param)} for k in range(6)])
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     ("change", "question", "said"),
     [
@@ -246,6 +247,7 @@ def test_joints_that_never_move_say_nothing_about_which_pictures_to_compare() ->
     assert told["exposure"] is YesNo.NO
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", [20, 21, 22])
 def test_nothing_is_said_of_an_unaltered_take(check: CameraCheck, seed: int) -> None:
     assert not yes(check, looked(seed))
@@ -293,7 +295,7 @@ def test_a_change_is_named_of_its_camera_alone(
         assert not {("top", "cover"), ("top", "dirt")} & found
 
 
-@pytest.mark.members(6)
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     ("camera", "about"),
     [
@@ -333,6 +335,7 @@ def test_a_cover_that_would_not_show_is_not_denied() -> None:
     assert told["cover"] is not YesNo.NO
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("row", [4, 8])
 def test_an_arm_that_stands_before_the_scene_is_no_cover(check: CameraCheck, row: int) -> None:
     """A failed attempt that ran out of time, its arm somewhere in the picture."""
@@ -347,6 +350,7 @@ def test_an_arm_that_stands_before_the_scene_is_no_cover(check: CameraCheck, row
     assert told["cover"].answer is YesNo.UNKNOWN
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("bend", [0.03, 0.08])
 def test_another_lens_is_named_where_corners_show_it_and_else_not_denied(
     check: CameraCheck, bend: float
@@ -369,6 +373,7 @@ def test_another_lens_is_named_where_corners_show_it_and_else_not_denied(
     assert crop.answer is not YesNo.NO
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(("better", "answer"), [(0.05, YesNo.UNKNOWN), (0.3, YesNo.YES)])
 @pytest.mark.parametrize(("number", "away"), [("bend", -6.0), ("scale", 23.0), ("down", 7.6)])
 def test_place_counts_only_where_pictures_lie_clearly_better(

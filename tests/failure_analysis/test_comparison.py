@@ -162,6 +162,7 @@ def test_commands_that_jump_are_no_slow_arm(jump_rad: float) -> None:
     assert reached[1] < 0.7
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("since", [0, 100])
 @pytest.mark.parametrize("joint", [1, 5])
 def test_a_joint_that_isnt_read_is_told_as_that_and_not_as_one_that_stands(

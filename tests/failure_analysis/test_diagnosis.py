@@ -39,6 +39,7 @@ def failed(**faults: float) -> Take:
     return take(uid="bad", pictures=repeated(scene_picture()), seed=20, **faults)  # type: ignore[arg-type]
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("dimension", FAULTS)
 def test_a_planted_fault_is_attributed(dimension: str) -> None:
     found = diagnose([*successes(), failed(**FAULTS[dimension])]).takes
@@ -53,6 +54,7 @@ def test_pictures_speak_for_light_and_camera() -> None:
     assert [t.top for t in found] == ["visual_domain", "spatial_geometry", "object_property"]
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("faults", [{}, {"lag_s": 0.2}, {"noise_rad": 0.05, "lag_s": 0.3}])
 def test_shares_and_none_sum_to_one(faults: dict[str, float]) -> None:
     (found,) = diagnose([*successes(), failed(**faults)]).takes

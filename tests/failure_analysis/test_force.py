@@ -67,6 +67,7 @@ def test_without_a_sensor_the_grippers_current_stands_for_it() -> None:
     assert said.endswith("(by the gripper current)")
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("column", [PAD, CURRENT])
 def test_what_is_lost_in_the_failures_is_named_and_never_by_chance(column: str) -> None:
     good = [one(column, seed=k) for k in range(8)]

@@ -52,7 +52,7 @@ def real(write_dataset: Callable[..., Path]) -> Path:
     return write_dataset("real", [{"pictures": True, "session": f"s{k}"} for k in range(3)])
 
 
-@pytest.mark.members(2)
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     "name",
     [

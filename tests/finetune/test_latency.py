@@ -141,6 +141,7 @@ def test_the_base_is_timed_in_the_formats_that_were_named(
     assert "bf16" not in said
 
 
+@pytest.mark.members(1)
 @pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("kind", ["act", "diffusion"])
 def test_a_policy_that_sees_pictures_is_timed(

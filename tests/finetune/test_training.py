@@ -39,6 +39,7 @@ def weights(bundle: act.ActBundle) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in bundle.policy.parameters()])
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("preset", sorted(TRACKED_SPECS))
 @pytest.mark.parametrize("stopped_after", [1, 3])
 def test_resuming_equals_not_stopping(

@@ -153,6 +153,7 @@ class Felt(Follow):
 gym.register("gym_follow/Felt-v0", entry_point=Felt, max_episode_steps=STEPS)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ["Follow", "Felt"], ids=["readings repeat", "commands lost"])
 def test_outages_are_read_from_the_rows_where_no_replay_has_them(tmp_path: Path, name: str) -> None:
     env = GymEnvConfig(gym=f"gym_follow/{name}-v0")
@@ -385,6 +386,7 @@ def test_pulls_have_no_slower_targets() -> None:
         evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_follow/Turned-v0"), 1, speed_scale=0.5)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("cameras", ["", "cameras: {above: {eye_m: [0, 0.1, 1], at_m: [0, 0, 0]}}"])
 def test_an_episode_is_replayed_on_its_own_scene(
     tmp_path: Path, cameras: str, monkeypatch: pytest.MonkeyPatch

@@ -73,6 +73,7 @@ def losing_goals(take: Take, joint: str, seed: int) -> Take:
     return replace(take, telemetry=replace(record, columns={**record.columns, name: late}))
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("joint", ["", "wrist_flex"])
 def test_a_servo_that_loses_goals_is_not_nothing(joint: str) -> None:
     """It passed as "nothing differs": one joint's error hid in the mean over all of them."""

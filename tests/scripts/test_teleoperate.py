@@ -107,6 +107,7 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
 # -- what works -----------------------------------------------------------------------------
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
 def test_a_pair_is_driven_and_let_go(
     model: str, pair: Make, capsys: pytest.CaptureFixture[str]
@@ -326,6 +327,7 @@ def test_a_trip_without_a_terminal_ends_the_program(
     assert both.torque() == []
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_pulled_cable_without_a_terminal_ends_the_program(
     role: str, pair: Make, capsys: pytest.CaptureFixture[str]

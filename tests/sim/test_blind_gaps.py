@@ -30,6 +30,7 @@ def test_an_object_slides_on_a_slick_table() -> None:
     assert slide_m({"contact_dynamics.slick_table": 1.0}) > slide_m({}) + 0.03
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     ("key", "telemetry", "pictures"),
     [

@@ -35,7 +35,7 @@ CELLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.members(8)
+@pytest.mark.members(4)
 @pytest.mark.parametrize(("task", "gaps"), CELLS, ids=lambda value: str(value))
 def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str, float]) -> None:
     rng = np.random.default_rng(1)

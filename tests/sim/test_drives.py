@@ -98,6 +98,7 @@ def test_a_delay_is_found_to_the_step() -> None:
     assert drives.fit["open_loop_error_after"] < 0.05 * drives.fit["open_loop_error_before"]
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("late_s", [0.12, 0.0])
 def test_a_delay_is_found_where_each_joint_moves_by_itself(late_s: float) -> None:
     """Of a probe's parts the last moved the gripper alone: judged by them, no arm was ever late."""
@@ -188,6 +189,7 @@ def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -
     assert differs.tolist() == [name == "elbow_flex" for name in SO101.joint_names]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "setting",
     [

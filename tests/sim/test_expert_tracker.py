@@ -41,6 +41,7 @@ def test_the_tracker_driven_controller_solves_the_nominal_cell(nominal: SimCell)
     assert sum(run_take(nominal, leader, seed) for seed in range(5)) == 5
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("task", ["pick_lift", "stack_cube"])
 def test_other_tasks_are_solved_too(task: str) -> None:
     cell = SimCell(task, image_size=64)
@@ -48,6 +49,7 @@ def test_other_tasks_are_solved_too(task: str) -> None:
     assert sum(run_take(cell, leader, seed) for seed in range(4)) >= 3
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("gap", "scenes"), [("actuator_response.backlash", (1, 2)), ("actuator_response.slow", (4,))]
 )

@@ -40,7 +40,7 @@ def test_every_dimension_has_mechanisms_to_train_on_and_to_test_on(dimension: st
     assert mechanisms_of(dimension, "blind")
 
 
-@pytest.mark.members(25)
+@pytest.mark.members(12)
 @pytest.mark.parametrize("severity", [0.3, 1.0])
 @pytest.mark.parametrize("key", KEYS)
 def test_every_mechanism_builds_and_resets(key: str, severity: float) -> None:
@@ -53,7 +53,7 @@ def test_every_mechanism_builds_and_resets(key: str, severity: float) -> None:
             assert cell.frame().image.shape == (64, 64, 3)
 
 
-@pytest.mark.members(12)
+@pytest.mark.members(6)
 @pytest.mark.parametrize("key", KEYS)
 def test_equal_seeds_give_equal_takes_under_gaps(key: str, sweep: Any, same: Any) -> None:
     trajectories = []
@@ -221,7 +221,7 @@ def test_the_order_of_mechanisms_does_not_matter(sweep: Any, same: Any) -> None:
     assert same(*found)
 
 
-@pytest.mark.members(12)
+@pytest.mark.members(6)
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda m: m.name)
 def test_given_parameters_act_as_the_drawn_ones_do(
     mechanism: Mechanism, sweep: Any, same: Any

@@ -34,6 +34,7 @@ def succeeds(made: SceneWorld, seed: int) -> bool:
     return False
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ["receive", "give"])
 def test_one_after_the_other_has_the_block(name: str) -> None:
     assert succeeds(world(name), 3)

@@ -53,6 +53,7 @@ def test_a_range_that_is_left_out_moves_no_other() -> None:
     assert part == {name: whole[name] for name in part}
 
 
+@pytest.mark.members(12)
 @pytest.mark.parametrize("name", sorted(PRESETS))
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
 def test_values_lie_between_the_ends_as_far_as_the_strength_goes(

@@ -460,6 +460,7 @@ def test_a_demonstration_is_replayed_as_it_was_sent_where_nothing_has_moved(scen
     assert driver.done
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("seed", range(4, 10))
 def test_a_demonstration_is_carried_over_to_where_things_are_now(scene: Path, seed: int) -> None:
     """It touches the thing where it was shown to, and ends where it was shown to end."""

@@ -192,6 +192,7 @@ def reprojection_px(lens: str) -> FloatArray:
     return np.array(off)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("lens", LENSES)
 def test_a_measured_camera_shows_known_points_where_opencv_projects_them(lens: str) -> None:
     """Within half a pixel, in pictures of any aspect, up to their edges."""

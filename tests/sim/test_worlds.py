@@ -235,6 +235,7 @@ def test_severity_zero_is_the_environment_to_the_bit(plain: list[bytes]) -> None
     assert mujoco.get_mjcb_control() is None
 
 
+@pytest.mark.members(12)
 @pytest.mark.parametrize("key", [m.key for m in MECHANISMS])
 def test_every_gap_acts_repeats_and_leaves_nothing_behind(
     key: str, plain: list[bytes], can: dict[str, str]

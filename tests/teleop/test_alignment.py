@@ -103,6 +103,7 @@ def align(name: str, start: FloatArray, leader: FloatArray, box: Workspace | Non
     return Came(q, turn, said)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ARMS)
 def test_random_pairs_inside_the_box_arrive_or_are_told(name: str) -> None:
     """Between random poses inside the box 16 of 60 SO-101 never arrived, and weren't told."""
@@ -240,6 +241,7 @@ def test_a_trip_ends_the_way_round() -> None:
     assert safety.catching_up
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", ["so101", "openmanipulator"])
 def test_from_wherever_a_sweep_stopped_the_arm_comes_to_a_leader_that_waves(name: str) -> None:
     """`lerobot-calibrate` swept all joints in phase and left the arm there: 30 of 41 got stuck."""

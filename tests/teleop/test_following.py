@@ -72,6 +72,7 @@ def test_fast_teleoperation_under_weight_never_trips(plan: ArmPlan, rad_s: float
         assert not safety.tripped, (t_s, safety.tripped)
 
 
+@pytest.mark.members(8)
 @pytest.mark.parametrize("plan", [so101(), koch()], ids=["so101", "koch"])
 @pytest.mark.parametrize("joint", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("what", ["stuck", "limp"])

@@ -189,6 +189,7 @@ def test_a_servo_that_misses_turns_stops_nothing() -> None:
     assert lowering.done
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("turn_s", [0.005, 0.02, 0.05])
 @pytest.mark.parametrize("gain_pct", [300.0, GAIN_PCT, 1000.0])
 def test_late_turns_stop_nothing_however_stiff_the_joints_are(

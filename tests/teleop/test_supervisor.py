@@ -446,6 +446,7 @@ class Weightless:
         self.sent.append(self.sent[-1])
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(("model", "seed"), [("so101", 0), ("so101", 1), ("koch", 2)])
 def test_a_supervisor_heeds_the_stations_box(
     model: str, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -307,6 +307,7 @@ def in_a_terminal(how: str) -> Iterator[tuple[int, Callable[[], str]]]:
             os.close(terminal)
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     "typed",
     [b"h ", b" ", b"cc h", b"\x1b[", b"\x13 ", b"\x1a", "sé ".encode(), b"\x1b[1;5C q", b"\0"],

@@ -232,6 +232,7 @@ def test_private_data_never_go_to_a_public_repository(
 FULL = {"X-Error-Message": "Private repository storage limit reached"}
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [

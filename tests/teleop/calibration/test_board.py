@@ -43,6 +43,7 @@ def seen(board: Board, image: Image) -> BoardView:
     return view
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("roll_rad", [0.0, 1.5, 3.1, -2.0])
 def test_corners_are_where_the_rays_say_also_turned(roll_rad: float) -> None:
     T = facing(CHARUCO, roll_rad)

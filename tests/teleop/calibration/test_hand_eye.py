@@ -71,6 +71,7 @@ def apart(result: HandEyeResult, where: Scene) -> tuple[float, float]:
     return float(np.linalg.norm(X[:3, 3] - X_true[:3, 3]) * 1e3), float(np.degrees(turned))
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("setup", SETUPS)
 def test_rendered_cameras_within_a_millimetre_and_a_tenth_of_a_degree(setup: str) -> None:
     where, sightings = rendered(setup, SMALL_CHARUCO)

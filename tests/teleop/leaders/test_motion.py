@@ -67,6 +67,7 @@ def test_every_script_stays_inside_every_bound(
         assert (points < box_high + 0.002).all()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_same_seed_gives_the_same_motion(kind: str) -> None:
     q = [script("so101", of(kind, seed=seed)).trajectory.sampled(0.05) for seed in (3, 3, 4)]

@@ -93,6 +93,7 @@ def test_whatever_is_asked_stays_inside_every_limit(
             before = q
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", list(ARM_MODELS))
 def test_nothing_winds_up_at_the_edge(name: str) -> None:
     """Pushing outwards for four seconds, then back: it comes back at once, the way it went."""
@@ -105,6 +106,7 @@ def test_nothing_winds_up_at_the_edge(name: str) -> None:
     np.testing.assert_allclose(moved[1:], 0.0, atol=0.002)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("name", list(ARM_MODELS))
 def test_a_stretched_arm_rests(name: str) -> None:
     """Without the guard on stretching the elbow flipped to and fro at full speed."""

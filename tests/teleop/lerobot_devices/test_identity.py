@@ -61,6 +61,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("case", OTHERS)
 def test_another_arm_under_the_old_name_is_not_touched(case: str, tmp_path: Path) -> None:
     """After a replug ttyACM0 may be the other arm: torque off would let it fall."""

@@ -144,7 +144,7 @@ def evidence(kind: str, folder: Path, buses: dict[str, EmulatedBus], name: str =
 
 
 @pytest.mark.usefixtures("loop_time")
-@pytest.mark.members(2)
+@pytest.mark.members(1)
 @pytest.mark.parametrize("kind", sorted(SERVO_TYPES))
 def test_every_option_of_a_servo_arm_does_something_or_is_refused(
     kind: str, tmp_path: Path
