@@ -97,11 +97,11 @@ for _name in ("fsync", "fdatasync"):
         setattr(os, _name, _sync_nothing)
 
 # How long one example takes says how busy the machine is, not whether a law holds. Other examples
-# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a sixth.
-settings.register_profile("gaploop", deadline=None, max_examples=16)
+# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a tenth.
+settings.register_profile("gaploop", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile("gaploop")
-MOST_EXAMPLES = 30
+MOST_EXAMPLES = 15
 """Of a test that asks for more, where it isn't `make test-all`."""
 
 

@@ -37,7 +37,7 @@ def record(root: Path, sensors: str) -> Path:
         "--teleop.type=scripted",
         f"--dataset.root={root}",
     ]
-    command += ["--dataset.num_episodes=1", f"--sensors={sensors}"]
+    command += ["--dataset.num_episodes=1", "--dataset.episode_time_s=3", f"--sensors={sensors}"]
     assert main(command) == 0
     return root
 
