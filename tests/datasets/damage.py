@@ -281,12 +281,6 @@ def with_nan(root: Path) -> None:
     change(data_files(root)[0], "observation.state", spoil)
 
 
-def in_first(root: Path) -> int:
-    """Return how many episodes the first data file holds."""
-    table = pq.read_table(data_files(root)[0], columns=["episode_index"], partitioning=None)
-    return len(set(table["episode_index"].to_pylist()))
-
-
 DAMAGES: dict[str, Damage] = {
     "truncated data": Damage(
         lambda r: cut(data_files(r)[-1]), "unreadable", lambda n: n // 4, False

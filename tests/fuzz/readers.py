@@ -266,7 +266,6 @@ EVERY = (
     *META, "data/**/*.parquet", "meta/gap/labels.jsonl", "telemetry/*.zip", "videos/**/*.mp4",
     "*.jsonl",
 )  # fmt: skip
-ZARR = ("**/.z*", "**/0*", "**/zarr.json")
 
 FILES = (
     Reader("yaml", "files/plan.yaml", _yaml),
