@@ -260,6 +260,7 @@ assert not failed, failed
 """
 
 
+@pytest.mark.members(1)
 def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be_imported(
     system: str, run: Run, tmp_path: Path
 ) -> None:
