@@ -97,15 +97,15 @@ def _read_episode_table(root: Path) -> EpisodeTable:
     tables = []
     for path in layout.episode_files(root):
         with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if lacking := [n for n in NEEDED if n not in names]:
+            schema = file.schema_arrow
+            if lacking := [n for n in NEEDED if n not in schema.names]:
                 raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
             layout.require_plausible(file.metadata, path)
-            wanted = [n for n in names if not n.startswith("stats/")]
+            wanted = [n for n in schema.names if not n.startswith("stats/")]
             # All of it is read, as LeRobot does, and without the statistics kept.
             batches = [batch.select(wanted) for batch in file.iter_batches(_BATCH)]
-            schema = pa.schema([file.schema_arrow.field(n) for n in wanted])
-        tables.append(pa.Table.from_batches(batches, schema))
+        kept = pa.schema([schema.field(n) for n in wanted])
+        tables.append(pa.Table.from_batches(batches, kept))
     if len({t.schema.remove_metadata() for t in tables}) > 1:
         raise UnusableInputError("its files have columns of different names or types.")
     table = pa.concat_tables(tables)
