@@ -344,7 +344,7 @@ def test_command_tries_first_and_does_it_when_told(
     assert main(["check", str(tmp_path / "nothing"), "--fix"]) == 2
 
 
-@pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_repair_of_anything_never_ends_in_a_traceback(
     root: Path, tmp_path: Path, times: int
 ) -> None:

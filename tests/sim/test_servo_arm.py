@@ -110,7 +110,7 @@ def test_a_limit_is_named_though_the_arm_rests_most_of_the_time(tmp_path: Path) 
     arm = ServoArm(two_joints(tmp_path, light))
     slow = {"actuator_response.drives": {"joint2.speed_limit_rad_s": 0.4}}
     take = planted_take(arm.path, slow, 1, 2.0)
-    rows = np.r_[np.zeros(30 * len(take.frames), dtype=int), np.arange(len(take.frames))]
+    rows = np.r_[np.zeros(15 * len(take.frames), dtype=int), np.arange(len(take.frames))]
     held = {name: getattr(take.frames, name)[rows] for name in ("state", "action", "sent")}
     t_s = np.arange(len(rows)) / take.info.fps
     frames = replace(Frames.empty(), t_s=t_s, **held)
