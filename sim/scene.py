@@ -29,8 +29,6 @@ from gaploop.sim.predicates import Criterion
 from gaploop.sim.scene_file import Scene, load_scene, without_warnings
 from gaploop.sim.views import OVERHEAD, View, fixed, put_cell_views
 
-HOME_Q_RAD = SO101.home_q_rad
-
 OLDEST = 336
 """MuJoCo that can leave out what the SO-101's model has for the eye."""
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for

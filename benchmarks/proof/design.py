@@ -34,7 +34,6 @@ STAGED: Final = tuple(d for d in GapDimension if d is not GapDimension.TASK_SPEC
 """Dimensions that a take can be recorded for."""
 MIXTURES: Final = 5
 MIXTURE_SEED: Final = 2026
-BUDGETS: Final = (5, 10, 20, 50, 100)
 SEEDS: Final = 5
 DIAGNOSED: Final = 16
 """Rollouts of the base that are recorded for the diagnosis."""

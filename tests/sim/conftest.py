@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
-from gaploop.sim.scene import HOME_Q_RAD
 
 Trajectory = tuple[NDArray[np.float64], list[NDArray[np.uint8]]]
 
@@ -25,7 +25,7 @@ def sweep() -> Callable[..., Trajectory]:
     def run(cell: SimCell, seed: int, ticks: int = 40) -> Trajectory:
         cell.reset(seed)
         joints, pictures = [], []
-        home = np.asarray(HOME_Q_RAD)
+        home = np.asarray(SO101.home_q_rad)
         for tick in range(ticks):
             cell.command(home + 0.4 * np.sin(0.1 * tick))
             cell.advance(0.02)

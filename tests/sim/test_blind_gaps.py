@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks import blind_gaps
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import add_mechanisms
-from gaploop.sim.scene import HOME_Q_RAD
 
 add_mechanisms(blind_gaps.__name__)
-HOME = np.asarray(HOME_Q_RAD)
+HOME = np.asarray(SO101.home_q_rad)
 
 
 def slide_m(gaps: dict[str, float]) -> float:

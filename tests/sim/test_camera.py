@@ -18,6 +18,7 @@ from tests.sim.test_worlds import Bench
 from benchmarks import blind_gaps
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera, set_offscreen
+from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS, add_mechanisms
 from gaploop.sim.gaps.mechanism import UnavailableError
@@ -47,7 +48,7 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
             cell.reset(0)
             layers.forget()
             for _ in range(3):
-                cell.command(np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.5, 6))
+                cell.command(np.asarray(SO101.home_q_rad) + rng.normal(0.0, 0.5, 6))
                 cell.advance(0.3)
                 plain.update_scene(data, scene.CAMERA_NAME)
                 expected = plain.render()

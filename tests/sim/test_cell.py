@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import GaploopError
-from gaploop.sim.catalogue import TASKS, from_degrees, to_degrees
+from gaploop.sim.catalogue import SO101, TASKS, from_degrees, to_degrees
 from gaploop.sim.cell import ENCODER_STEP_RAD, SimCell
 from gaploop.sim.conditions import NAMES, PLACEMENTS
 from gaploop.sim.scene import (
-    HOME_Q_RAD,
     SPAWN_CENTRE_M,
     SPAWN_HALF_ANGLE_RAD,
     SPAWN_RADIUS_M,
@@ -62,11 +61,11 @@ def test_pictures_come_at_the_camera_rate(nominal: SimCell) -> None:
 def test_a_picture_shows_its_capture_time(nominal: SimCell) -> None:
     """Drawn late, a picture must still show the arm where it was when it was taken."""
     nominal.reset(2)
-    nominal.command(np.asarray(HOME_Q_RAD) - 0.5)
+    nominal.command(np.asarray(SO101.home_q_rad) - 0.5)
     nominal.advance(0.2)
     prompt = nominal.frame()
     nominal.reset(2)
-    nominal.command(np.asarray(HOME_Q_RAD) - 0.5)
+    nominal.command(np.asarray(SO101.home_q_rad) - 0.5)
     nominal.advance(0.235)
     late = nominal.frame()
     assert late.t_capture_s == prompt.t_capture_s

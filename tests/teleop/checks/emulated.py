@@ -12,7 +12,7 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.messages import FloatArray, FollowerState
-from gaploop.sim.scene import HOME_Q_RAD
+from gaploop.sim.catalogue import SO101
 from gaploop.teleop.emulator.arms import JOINTS, arm_plan
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 
@@ -25,7 +25,7 @@ class Mechanics:
     joint_names = JOINTS
 
     def __init__(self, stuck: tuple[str, ...] = ()) -> None:
-        self.q = np.array(HOME_Q_RAD, dtype=np.float64)
+        self.q = np.array(SO101.home_q_rad, dtype=np.float64)
         self.goal = self.q.copy()
         self.on = np.zeros(6, dtype=np.bool_)
         self.free = np.array([name not in stuck for name in JOINTS])
