@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -41,7 +42,15 @@ def scene(seed: int) -> FloatArray:
 def pictures(plain: MotionRecording, episode: int, seed: int, age: float = 0.0, shift: int = 0
              ) -> FloatArray:  # fmt: skip
     """Return what a camera beside the arm sees: a link that stands where two joints are."""
-    q = plain.episodes[episode].reading
+    q = np.asarray(plain.episodes[episode].reading, dtype=float)
+    return drawn(q.tobytes(), q.shape, episode, seed, age, shift).copy()
+
+
+@lru_cache(maxsize=10)  # of the episodes of one camera, which most tests look at
+def drawn(
+    reading: bytes, shape: tuple[int, ...], episode: int, seed: int, age: float, shift: int
+) -> FloatArray:
+    q = np.frombuffer(reading).reshape(shape)
     k = np.arange(len(q))
     q = np.stack([np.interp(k - age, k, x) for x in q.T], axis=1)
     rng, table = np.random.default_rng(episode), scene(seed)[20:-20, 20 + shift :]
