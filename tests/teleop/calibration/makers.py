@@ -130,12 +130,12 @@ def _rays(key: tuple[float, ...], width: int, height: int) -> NDArray[np.float32
     """Return the ray (x/z, y/z) of every subpixel, shape (height * s, width * s, 2)."""
     matrix, lens = np.array(key[:9]).reshape(3, 3), np.array(key[9:])
     s = SUPERSAMPLES
-    u = (np.arange(width * s) + 0.5) / s - 0.5
-    v = (np.arange(height * s) + 0.5) / s - 0.5
-    grid = np.stack(np.meshgrid(u, v), axis=-1).reshape(-1, 1, 2)
+    # Of every pixel and of those around the picture; subpixels lie on straight lines between them.
+    grid = np.stack(np.meshgrid(np.arange(-1.0, width + 1), np.arange(-1.0, height + 1)), axis=-1)
     criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 40, 1e-9)
-    rays = cv2.undistortPointsIter(grid, matrix, lens, None, None, criteria)
-    return rays.reshape(height * s, width * s, 2).astype(np.float32)
+    rays = cv2.undistortPointsIter(grid.reshape(-1, 1, 2), matrix, lens, None, None, criteria)
+    rays = cv2.resize(rays.reshape(grid.shape), None, fx=s, fy=s, interpolation=cv2.INTER_LINEAR)
+    return np.ascontiguousarray(rays[s:-s, s:-s], dtype=np.float32)
 
 
 def _trace(
