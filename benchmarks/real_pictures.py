@@ -2,11 +2,12 @@
 
 `--data` holds LeRobot v3 datasets; nothing of them is kept. The first half of a dataset's episodes
 is the reference, the second is judged: as it is, and altered (`--n` of them, 16 alterations of 3
-strengths; none with `--quick`; swapped cameras are apart). What an alteration costs is told by a
-small ACT trained on the reference, by its action error open loop on the pictures that the check
-saw, and by `base_vision` in the cell, before the photos of the folder `photos`, if there is one.
-Folders of single pictures, one for each light, tell what real light does. Each dataset's outcomes
-are made up, too, and `diagnose` typed. What a run before left in `--output_dir` isn't run again.
+strengths, and whole pictures mirrored and the like; none with `--quick`; swapped cameras are
+apart). What an alteration costs is told by a small ACT trained on the reference, by its action
+error open loop on the pictures that the check saw, and by `base_vision` in the cell, before the
+photos of the folder `photos`, if there is one. Folders of single pictures, one for each light, tell
+what real light does. Each dataset's outcomes are made up, too, and `diagnose` typed. What a run
+before left in `--output_dir` isn't run again.
 """
 
 from __future__ import annotations
@@ -153,6 +154,20 @@ ALTERATIONS: Final[dict[str, tuple[str, tuple[float, float, float], Alteration]]
     "dirt [share]": ("cover", (0.03, 0.08, 0.2), lambda p, _, s: _dirty(p, s)),
 }  # fmt: skip
 """Name and unit to the question that it is about, its strengths and itself; swapped is apart."""
+WHOLE: Final[dict[str, tuple[str, Callable[[Image], Image]]]] = {
+    "mirrored left to right": ("turned", lambda p: p[:, ::-1]),
+    "mirrored top to bottom": ("turned", lambda p: p[::-1]),
+    "turned by 180°": ("turned", lambda p: p[::-1, ::-1]),
+    "turned by 90°": ("turned", np.rot90),
+    "turned by 90°, pressed": (
+        "turned", lambda p: np.asarray(cv2.resize(np.rot90(p), p.shape[1::-1]), np.uint8)
+    ),
+    "red and blue swapped": ("colour_order", lambda p: p[..., ::-1]),
+    "grey": ("colourless", lambda p: p.mean(axis=-1, keepdims=True).repeat(3, -1).astype(np.uint8)),
+    "black": ("black", np.zeros_like),
+    "frozen": ("frozen", lambda p: p),
+}  # fmt: skip
+"""What is done to whole pictures, and the question that it is about."""
 BESIDE: Final = dict.fromkeys(("local_light", "vignette", "haze"), frozenset({"exposure"}))
 """What a change does besides, which is no false finding: a picture is brighter or darker by it."""
 
@@ -250,13 +265,14 @@ def _dataset(root: Path, altered_takes: int, act: Path) -> dict[str, Any]:
                 })  # fmt: skip
             altered[about] = rows
             log.debug("%s %s %s", name, about, rows)
+        whole = {about: _whole(check, held, name, about) for about in WHOLE if held}
         black = [
             {name: replace(look[name], pictures=0 * look[name].pictures)} for _, look in judged
         ]
         result["cameras"][name] = {
             "kind": camera.kind.value, "judged": len(wrong), "accused": sum(map(bool, wrong)),
             "questions": dict(Counter(q for w in wrong for q in w)), "altered": altered,
-            "black": cost(black),
+            "whole": whole, "black": cost(black),
         }  # fmt: skip
     names = sorted(check.cameras)
     for one, other in zip(names[::2], names[1::2], strict=False):
@@ -270,6 +286,27 @@ def _dataset(root: Path, altered_takes: int, act: Path) -> dict[str, Any]:
             "error": cost([{one: look[other], other: look[one]} for _, look in judged]),
         })  # fmt: skip
     return result
+
+
+def _whole(
+    check: CameraCheck, takes: Sequence[Take], camera: str, about: str
+) -> tuple[int, int, int]:
+    """Return in how many takes' whole pictures it is told, of how many, and what is told beside."""
+    question, change = WHOLE[about]
+    found, beside = 0, 0
+    for take in takes:
+        kept = list[Image]()
+
+        def done(picture: Image, _: int, kept: list[Image] = kept) -> Image:
+            kept.append(picture)
+            return np.ascontiguousarray(change(kept[0 if question == "frozen" else -1]), np.uint8)
+
+        shown = sample(take, camera, done)
+        said = check.judge({camera: shown}) if shown is not None else []
+        yes = {a.question for a in said if a.answer is YesNo.YES} - {"size"}
+        found += question in yes
+        beside += len(yes - {question})
+    return found, len(takes), beside
 
 
 def _altered(change: Alteration, strength: float, picture: Image, row: int) -> Image:
@@ -458,6 +495,11 @@ def table(result: dict[str, Any]) -> str:
     black = [_more(camera["black"]) for camera in columns.values()]
     plain = ", ".join(map(str, cell["won"].get("", ()))) or "–"
     lines.append(f"| all black | {' | '.join(black)} | unaltered {plain} | |")
+    lines += ["", f"| whole pictures | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for about in WHOLE:
+        done = [camera["whole"].get(about, (0, 0, 0)) for camera in columns.values()]
+        shown = [f"{k} of {n}{f', {b} beside' * bool(b)}" if n else "–" for k, n, b in done]
+        lines.append(f"| {about} | {' | '.join(shown)} |")
     for data in result["lights"]:
         lines += ["", f"| {data['name']}: camera, light of the reference | n | answered yes |"]
         lines.append("|---|---|---|")

@@ -415,6 +415,8 @@ CELL: Final = 8
 STILL: Final = 0.06
 """Stops by which a pixel's brightness may typically vary over an episode and count as still."""
 
+SHOWN: Final = 0.05
+"""Structure of a cell, root mean square, from which on it shows something [stops]."""
 STANDING: Final = math.log(0.01)
 """How much the pixels of a cell change in which nothing moves [log]."""
 
@@ -558,6 +560,8 @@ class TakeLook:
         still: pixels that stand still over the take, shape (HEIGHT, WIDTH).
         edges: edges that stay where they are over the take, 0 to 1, shape (HEIGHT, WIDTH).
         motion: how much each cell's pixels change over the take [log], shape (rows, columns).
+        stands: share of the cells that stand still, by their brightness or by their structure,
+            which typically is more the median picture's than another, 0 to 1.
     """
 
     levels: FloatArray
@@ -565,6 +569,7 @@ class TakeLook:
     still: NDArray[np.bool_]
     edges: Grey
     motion: FloatArray
+    stands: float
 
     @classmethod
     def of(cls, samples: CameraSamples) -> TakeLook:
@@ -583,7 +588,22 @@ class TakeLook:
             apart < STILL,
             lasting_edges(samples.pictures),
             np.log(np.minimum(by_cells(apart), by_cells(alone)) + math.exp(STANDING)),
+            _stands(stops, apart < STILL),
         )
+
+
+def _stands(stops: FloatArray, still: NDArray[np.bool_]) -> float:
+    """Return `TakeLook.stands` of pictures' brightness [stops], shape (n, HEIGHT, WIDTH).
+
+    Light that an arm changes, by its shadow or a shiny table, leaves structure where it is.
+    """
+    smooth = [cv2.GaussianBlur(p.astype(np.float32), (0, 0), 1.0) for p in stops]
+    even = np.stack([p - cv2.GaussianBlur(p, (0, 0), WIDTH / 16) for p in smooth])
+    middle = median_over(even)
+    shown = np.median([by_cells(p**2) for p in even], axis=0)
+    apart = np.median([by_cells((p - middle) ** 2) for p in even], axis=0)
+    there = (shown > SHOWN**2) & (apart < 0.5 * shown)
+    return float(np.mean(there | (by_cells(still.astype(np.float32)) > 0.5)))
 
 
 def lasting_edges(pictures: Image) -> Grey:

@@ -228,6 +228,40 @@ def test_an_arm_before_black_and_white_leaves_a_fixed_camera_fixed() -> None:
     assert min(look.still.mean() for look in camera.looks) > 0.7
 
 
+def test_light_that_changes_with_the_arm_leaves_a_fixed_camera_fixed() -> None:
+    """An arm shaded its table and shone in it: brightness varied in half of the picture."""
+    x = np.arange(192)
+
+    def shaded(seed: int) -> Iterator[Image]:
+        for k, picture in enumerate(seen(seed, False, None)):
+            arm = 20 + 60 * (1 - np.cos(2 * np.pi * k / N))
+            gain = 1 - 0.45 * np.exp(-(((x - arm) / 60) ** 2))
+            yield np.clip(picture * gain[None, :, None], 0, 255).astype(np.uint8)
+
+    takes = [replace(attempt(seed), cameras={"top": lambda s=seed: shaded(s)}) for seed in range(5)]
+    camera = KnownCamera("top", [sample(made, "top") for made in takes])
+    assert np.median([look.still.mean() for look in camera.looks]) < 0.5
+    assert camera.kind is Kind.FIXED
+
+
+def test_a_gripper_over_a_table_without_marks_leaves_its_camera_on_the_wrist() -> None:
+    """All that has structure stands still there: the gripper; of the table only light changes."""
+
+    def smooth(seed: int) -> Iterator[Image]:
+        for k, _ in enumerate(seen(seed, True, None)):
+            along = 0.5 - 0.5 * np.cos(2 * np.pi * k / N)
+            light = np.exp(-(((np.arange(192) - 200 * along) / 70) ** 2))
+            picture = np.broadcast_to(60 + 120 * light[None, :, None], (144, 192, 3))
+            picture = np.ascontiguousarray(picture, np.uint8)
+            cv2.fillPoly(picture, [np.array([[40, 144], [95, 50], [150, 144]])], (120, 60, 170))
+            yield picture
+
+    takes = [
+        replace(attempt(seed), cameras={"wrist": lambda s=seed: smooth(s)}) for seed in range(5)
+    ]
+    assert KnownCamera("wrist", [sample(made, "wrist") for made in takes]).kind is not Kind.FIXED
+
+
 def test_joints_that_never_move_say_nothing_about_which_pictures_to_compare() -> None:
     """All were compared with the start of the first episode, here of a camera that warms up."""
 
