@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import math
 import os
 import shutil
@@ -36,8 +35,6 @@ from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import CleanupStep, one_line
-
-log = logging.getLogger(__name__)
 
 
 def warm_up() -> None:
@@ -724,9 +721,7 @@ class Flusher:
     def _guard(self, loop: Callable[[], None]) -> None:
         with CleanupStep() as attempt:
             loop()
-        if attempt.error is not None:
-            log.warning("The journal's thread ended (%s).", one_line(attempt.error))
-            self.fault = attempt.error
+        self.fault = attempt.error or self.fault
 
     def _keep_writing(self) -> None:
         self._over.wait(AFTER_S)

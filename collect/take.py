@@ -255,7 +255,8 @@ def follow_turns(turns: Turns, sinks: Iterable[TakeSink], is_over: Callable[[], 
                         listening.remove(sink)
                         kind = type(sink).__name__
                         dropped.append(f"{kind} at {tick.t_s:.3f} s: {attempt.error!r}")
-                        log.warning("dropped a sink: %s", dropped[-1])
+                        if not getattr(sink, "fault", ""):  # else it ends the take, and is said
+                            log.warning("dropped a sink: %s", dropped[-1])
             over = is_over()
 
 

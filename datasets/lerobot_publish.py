@@ -1,5 +1,6 @@
 """Journal to LeRobot v3 dataset: idempotent, appending, and safe to kill at any instant."""
 
+import contextlib
 import logging
 import shlex
 from collections import Counter
@@ -149,7 +150,8 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        added, refused = _write(stage, folders, said, on_take, hook)
+        with contextlib.ExitStack() as opened:
+            added, refused = _write(stage, folders, said, on_take, hook, opened)
         uids = tuple(str(row["gap_uid"]) for row in added)
         if added or layout.is_dataset(root):
             episodes_table.publish_events(journal, stage, new, folders)
@@ -189,10 +191,11 @@ def _write(
     said: Mapping[str, Mapping[str, Any]],
     on_take: Callable[[int, int], None] | None,
     hook: staging.Hook,
+    opened: contextlib.ExitStack,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Append takes to the dataset at `stage`; return their episode columns, and those refused.
 
-    What keeps one take out doesn't keep the others out.
+    What keeps one take out doesn't keep the others out. `opened` closes what an error leaves open.
     """
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
@@ -220,6 +223,7 @@ def _write(
         if writer is None:
             features = columns.take_features(header)
             writer = NewDataset(stage, info.fps, info.robot_type, features)
+            opened.callback(writer.abandon)
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
         end = read_end(folder)
         stated = end.statistics if end is not None else {}

@@ -156,7 +156,10 @@ def _encoders() -> list[int]:
     return found
 
 
-def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_session_that_can_record_nothing_ends_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each episode that couldn't be recorded was told three times, in three ways."""
     rig = embedded_rig()
 
     class NoPicture:
@@ -185,6 +188,7 @@ def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) ->
             max_s=0.5,
         )
     assert {read_take(f).outcome for f in take_folders(tmp_path)} == {Outcome.INTERRUPTED}
+    assert len(caplog.messages) == 3
 
 
 class _Still:

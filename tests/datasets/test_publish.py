@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -283,3 +284,20 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path, write_take: Writ
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableInputError, match=r"--dataset\.root"):
         publish(tmp_path / "journal", tmp_path / "file" / "set", "me/x")
+
+
+def test_what_fails_for_want_of_room_keeps_none(tmp_path: Path, write_take: Write) -> None:
+    """Half a copy of the dataset stayed on the full disk."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    write_take(journal)
+    publish(journal, root, "me/x")
+    write_take(journal)
+
+    def is_full(step: str) -> None:
+        if step == "take written":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        publish_takes(journal, root, "me/x", hook=is_full)
+    assert {path.name for path in tmp_path.iterdir()} == {"journal", "set", ".set.lock"}
+    assert publish(journal, root, "me/x") == 1
