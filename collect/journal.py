@@ -9,6 +9,7 @@ whole Arrow message; pictures are encoded as they come, one per frame row (see
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -207,11 +208,12 @@ class JournalWriter:
                 )
             yield
         except OSError as error:
-            why = error.strerror or error
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            fix = "Make room in" if is_full else "See to the disk of"
             raise DeviceError(
                 f"Episode {self.header.info.uid} can't be written beyond {self._t_s:.1f} s "
-                f"({why}). "
-                f"Make room in {self.folder.parent} or name another folder with --journal."
+                f"({error.strerror or error}). "
+                f"{fix} {self.folder.parent} or name another folder with --journal."
             ) from None
 
     def seal(self, outcome: Outcome, reason: str = "") -> Path:

@@ -499,7 +499,7 @@ class _Takes:
 
     def _failed(self, result: TakeResult, why: str) -> None:
         """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
-        log.warning("Take %s is interrupted: %s", result.uid, why)
+        log.warning("Episode %s is interrupted: %s", result.uid, why)
         self._faults += 1
         if self._faults >= FAULTS_IN_A_ROW:
             raise DeviceError(

@@ -217,7 +217,7 @@ def _write(
         except UnusableInputError as error:
             reason = str(error)
         if reason:
-            logger.warning("Take %s is not published: %s", info.uid, reason)
+            logger.warning("Episode %s is not published: %s", info.uid, reason)
             refused[info.uid] = reason
             continue
         if writer is None:

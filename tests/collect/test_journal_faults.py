@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -98,6 +100,19 @@ def test_a_full_disk_ends_the_take_with_one_line_and_the_next_take_is_whole(
     assert saved.frames >= 10
     assert len(list(read_take(full).cameras["top"]())) == saved.frames
     assert [f for f in check(tmp_path) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.ENOSPC, "Make room in"), (errno.EROFS, "See to the disk of")]
+)
+def test_what_keeps_an_episode_from_the_disk_has_a_fix_that_works(
+    number: int, fix: str, tmp_path: Path
+) -> None:
+    """A disk that had become read-only was to be given room."""
+    with JournalWriter(tmp_path, header()) as writer:
+        writer._flusher.fault = OSError(number, os.strerror(number))
+        with pytest.raises(DeviceError, match=fix):
+            write(writer, 1)
 
 
 def test_a_session_goes_on_after_a_take_whose_encoder_died(tmp_path: Path) -> None:
