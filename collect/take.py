@@ -59,6 +59,7 @@ PERSON_S: Final = 1800.0
 """How long a person who is called has to come, where nobody watches [s]."""
 LOOK_S: Final = 0.05
 """… and looked at this often [s]."""
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 
 
 @dataclass(frozen=True)
@@ -303,16 +304,19 @@ class Operator:
         """
         if self._attempts is not None:
             self._attempts.require_policy()
-        message, until_s = "", time.monotonic() + self._patience_s
+        said, until_s = "", time.monotonic() + self._patience_s
         while why := self._blocker(blocker):
-            if why != message:
+            if (words := why.translate(_NO_DIGITS)) != said:  # the seconds that are left go on
                 long = f" up to {self._patience_s:g} s" if math.isfinite(self._patience_s) else ""
                 log.warning("%s Waiting%s.", why, long)
-                message = why
+                said = words
             if stop():
                 return False
             if time.monotonic() >= until_s:
-                raise DeviceError(why)
+                raise DeviceError(
+                    f"{why} Waited {self._patience_s:g} s for that: see to it, then run the same "
+                    "command again."
+                )
             time.sleep(LOOK_S)
         return True
 
