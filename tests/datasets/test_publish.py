@@ -240,6 +240,22 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*")} == before
 
 
+def test_one_episode_that_does_not_fit_keeps_no_other_out(
+    tmp_path: Path, write_take: Write
+) -> None:
+    """Two sessions recorded into one journal with pictures of two sizes: from then on nothing of it
+    could be published, to whichever folder."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    good, other = write_take(journal), write_take(journal, fps=30.0)
+    report = publish_takes(journal, root, "me/x")
+    assert (report.published, set(report.refused)) == ((good,), {other})
+    assert "30 fps" in report.refused[other]
+    more = write_take(journal)
+    assert publish_takes(journal, root, "me/x").published == (more,)
+    with pytest.raises(UnusableInputError, match="30 fps"):
+        publish(journal, root, "me/x")
+
+
 @pytest.mark.parametrize("kind", ["missing", "empty", "file", "foreign"])
 def test_unusable_folders_are_named(tmp_path: Path, write_take: Write, kind: str) -> None:
     journal, root = tmp_path / "journal", tmp_path / "set"
