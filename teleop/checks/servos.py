@@ -33,7 +33,7 @@ from gaploop.teleop.servos.calibration import (
 )
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
 from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.survey import ECHO, NO_ECHO, NOBODY, ailments
+from gaploop.teleop.servos.survey import ECHO, LATE_S, NO_ECHO, NOBODY, ailments
 
 AREA: Final = "servos"
 
@@ -115,6 +115,8 @@ class _Bus:
     def __init__(self, port: Any, protocol: Protocol) -> None:
         self._port, self.protocol = port, protocol
         self.reads = self.garbled = 0
+        self._quiet_s = QUIET_S
+        """How long an answer is waited for [s]."""
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
 
     def ask(
@@ -186,19 +188,23 @@ class _Bus:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
         for _ in range(3):
-            replies, garbled = self.ask(packet, 1)
+            replies, garbled = self.ask(packet, 1, self._quiet_s)
             self.reads, self.garbled = self.reads + 1, self.garbled + garbled
             for reply in replies:
                 if reply.id == servo_id and len(reply.data) == span.size:
                     return reply.data
+            if not garbled:  # what comes late would be taken for the next answer
+                self._quiet_s = LATE_S
+                time.sleep(LATE_S)
         return b""
 
     def servo(self, servo_id: int) -> AnsweringServo | None:
         """Return how a servo is, or None where it stops answering."""
-        head = self.read(servo_id, reg.IDENTITY_SPAN)
+        if not (head := self.read(servo_id, reg.IDENTITY_SPAN)):
+            return None
         parts = [self.read(servo_id, span) for span in reg.VITAL_SPANS[self.protocol]]
         torque = self.read(servo_id, reg.TABLES[self.protocol]["Torque_Enable"])
-        if not (head and torque and all(parts)):
+        if not (torque and all(parts)):
             return None
         number, firmware = reg.read_identity(self.protocol, head)
         vitals = reg.read_vitals(self.protocol, *parts)
@@ -235,7 +241,7 @@ class _Bus:
         spent_s = []
         for _ in range(TURNS):
             start_s = time.perf_counter()
-            if len(self.ask(packet, len(ids))[0]) == len(ids):
+            if len(self.ask(packet, len(ids), self._quiet_s)[0]) == len(ids):
                 spent_s.append(time.perf_counter() - start_s)
         return statistics.median(spent_s) if spent_s else math.nan
 
