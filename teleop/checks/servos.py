@@ -112,10 +112,10 @@ all of them, a bad cable some."""
 class _Bus:
     """A port opened at one speed, talking one protocol."""
 
-    def __init__(self, port: Any, protocol: Protocol) -> None:
+    def __init__(self, port: Any, protocol: Protocol, quiet_s: float = QUIET_S) -> None:
         self._port, self.protocol = port, protocol
         self.reads = self.garbled = 0
-        self._quiet_s = QUIET_S
+        self._quiet_s = quiet_s
         """How long an answer is waited for [s]."""
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
 
@@ -147,7 +147,8 @@ class _Bus:
         All are asked at once; where that leaves a doubt, each of the usual ids alone, twice where
         it keeps silent.
         """
-        replies, garbled = self.ask(self._wire.ping(BROADCAST_ID), 2 * BROADCAST_ID)
+        ping = self._wire.ping(BROADCAST_ID)
+        replies, garbled = self.ask(ping, 2 * BROADCAST_ID, self._quiet_s)
         seen = Counter(reply.id for reply in replies)
         twice = {servo_id for servo_id, count in seen.items() if count > 1}
         if garbled or (seen and set(seen) != set(range(min(seen), max(seen) + 1))):
@@ -256,13 +257,14 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
     roots, has_echo = [folder] if folder else [], False
     if folder == arm_folder():  # LeRobot's variables may point elsewhere by now
         roots.append(usual_folder())
-    tries = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
-    tries += [(protocol, baud) for protocol, bauds in BAUDS.items() for baud in bauds[1:]]
+    usual = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
+    rest = [(protocol, baud) for protocol, bauds in BAUDS.items() for baud in bauds[1:]]
+    tries = [(*one, QUIET_S) for one in (*usual, *rest)] + [(*one, LATE_S) for one in usual]
     try:
         with serial.Serial(port, exclusive=True) as opened:
-            for protocol, baud in tries:
+            for protocol, baud, quiet_s in tries:
                 opened.baudrate = baud
-                bus = _Bus(opened, protocol)
+                bus = _Bus(opened, protocol, quiet_s)
                 if protocol is Protocol.FEETECH and bus.echoes():  # a Dynamixel's answers differ
                     has_echo = True
                     continue

@@ -61,6 +61,9 @@ def test_no_register_is_read_as_another(latency_s: float, monkeypatch: pytest.Mo
     slow = Fault("slow", latency_s=latency_s)
     arm = EmulatedBus(plan=plan, hand="still", serve=False, clock=clock, faults=[slow])
     bus = servos._Bus(LatePort(arm, clock), Protocol.FEETECH)
+    assert bus.ids() == ([1, 2, 3, 4, 5, 6] if latency_s < servos.QUIET_S else [], [])
+    patient = servos._Bus(LatePort(arm, clock), Protocol.FEETECH, servos.LATE_S)
+    assert patient.ids() == ([1, 2, 3, 4, 5, 6], [])
     wanted = {one["id"]: one for one in plan.calibration().values()}
     for servo_id, one in wanted.items():
         truth = MotorRange(one["homing_offset"], one["range_min"], one["range_max"])
