@@ -24,7 +24,7 @@ from gaploop.collect.rig import LedArm, Rig, SimulatedRig, scripted_leader
 from gaploop.collect.take import LOOK_S, STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import SWITCH_INTERVAL_S, Clock, Realtime
 from gaploop.core.errors import DeviceError, LostError, TrippedError
-from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyReason
+from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafetyReason
 from gaploop.core.protocols import CountedCamera, Follower, Leader, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
@@ -32,7 +32,7 @@ from gaploop.sim.cell import PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.descent import without_torque
-from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Turns
+from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Trip, Turns
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 from gaploop.teleop.trips import GONE, say_reasons, say_to_do, say_trip
 
@@ -160,7 +160,7 @@ class ArmDevices(SessionDevices):
         shared: who drives, where that isn't just the leader.
         is_watched: somebody is there to clear a trip and to say that a returned arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
-            cell; a real arm stays limp.
+            cell; a real arm stays limp, and so does one whose servo is hot or has an error.
         patience_s: how long to wait for what was lost where nobody is [s].
         clear_hint: how the operator clears a trip, or says that a returned arm may move.
         max_s: longest time of driving, over all connections, after which the loop ends, as it
@@ -299,15 +299,21 @@ class ArmDevices(SessionDevices):
             self._loop_end()
             raise LostError("The control loop has ended.")
         is_alone = not self.is_watched and self.station.domain is not Domain.REAL
+        last = self._last_trip
+        errors = last.errors if tripped and last else 0
+        # A servo that is too hot, or has an error of its own, needs a person wherever it is.
+        is_unwell = bool(errors & ~(NO_REPLY | REBOOTED) or tripped & SafetyReason.OVER_TEMPERATURE)
+        is_alone = is_alone and not is_unwell
         if doing := self.control.snapshot().doing:
             if is_alone:
                 self.control.clear()  # heeded where it is held
             return doing
         if tripped:
-            words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
+            why = say_reasons(tripped, errors)
+            words = f"The arm is limp after a safety trip ({why})."
             if unconfirmed := self.control.snapshot().unconfirmed:
-                words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
-            if not self.is_watched and self.station.domain is Domain.REAL:
+                words = f"The arm has tripped ({why}). {unconfirmed}"
+            if not self.is_watched and not is_alone:
                 raise TrippedError(
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
@@ -337,9 +343,13 @@ class ArmDevices(SessionDevices):
     @property
     def trip(self) -> str:
         """Why the filter tripped last, and what to do, in one line; "" where it hasn't."""
-        trips = self.statistics.figures().trips if self.statistics else ()
-        last = trips[-1] if trips else None
+        last = self._last_trip
         return say_trip(last.reason, last.joints, last.errors) if last else ""
+
+    @property
+    def _last_trip(self) -> Trip | None:
+        trips = self.statistics.figures().trips if self.statistics else ()
+        return trips[-1] if trips else None
 
     @property
     def realtime(self) -> Realtime | None:

@@ -9,9 +9,9 @@ whole Arrow message; pictures are encoded as they come, one per frame row (see
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
-import logging
 import math
 import os
 import shutil
@@ -36,8 +36,6 @@ from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import CleanupStep, one_line
-
-log = logging.getLogger(__name__)
 
 
 def warm_up() -> None:
@@ -210,11 +208,12 @@ class JournalWriter:
                 )
             yield
         except OSError as error:
-            why = error.strerror or error
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            fix = "Make room in" if is_full else "See to the disk of"
             raise DeviceError(
                 f"Episode {self.header.info.uid} can't be written beyond {self._t_s:.1f} s "
-                f"({why}). "
-                f"Make room in {self.folder.parent} or name another folder with --journal."
+                f"({error.strerror or error}). "
+                f"{fix} {self.folder.parent} or name another folder with --journal."
             ) from None
 
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
@@ -724,9 +723,7 @@ class Flusher:
     def _guard(self, loop: Callable[[], None]) -> None:
         with CleanupStep() as attempt:
             loop()
-        if attempt.error is not None:
-            log.warning("The journal's thread ended (%s).", one_line(attempt.error))
-            self.fault = attempt.error
+        self.fault = attempt.error or self.fault
 
     def _keep_writing(self) -> None:
         self._over.wait(AFTER_S)

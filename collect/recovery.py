@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from gaploop.collect.encoder_process import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
-from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
+from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError, file_words
 from gaploop.core.files import (
     open_video_file,
     parse_json,
@@ -109,8 +109,9 @@ def recover(journal: Path) -> RecoveryReport:
                     )
                     labels.append(journal / journal_format.LABELS, mark)
         except (GaploopError, av.FFmpegError, *DAMAGE) as error:
-            failed.append((folder.name, str(error)))
-            log.warning("Take %s can't be recovered: %s", folder.name, error)
+            why = file_words(error) if isinstance(error, OSError) else str(error)
+            failed.append((folder.name, why))
+            log.warning("Episode %s can't be recovered: %s", folder.name, why)
     headless = [f for f in without_header(journal) if not _is_locked(f / journal_format.FRAMES)]
     names = tuple(folder.name for folder in headless)
     return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), names)

@@ -55,6 +55,7 @@ from gaploop.core.errors import (
     LostError,
     TrippedError,
     UnusableInputError,
+    file_words,
 )
 from gaploop.core.journal_format import END
 from gaploop.core.progress import progress
@@ -193,9 +194,9 @@ def publishing_at_the_end(journal: Path, root: Path, repo_id: str) -> Iterator[l
         try:
             reports.append(publish_takes(journal, root, repo_id))
         except (GaploopError, OSError) as error:
+            why = f"{file_words(error)}." if isinstance(error, OSError) else one_line(error)
             raise UnusableInputError(
-                f"{one_line(error)} Every sealed episode is safe in {journal}; once that is fixed: "
-                f"{command}"
+                f"{why} Every sealed episode is safe in {journal}; once that is fixed: {command}"
             ) from error
 
     try:

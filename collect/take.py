@@ -59,6 +59,7 @@ PERSON_S: Final = 1800.0
 """How long a person who is called has to come, where nobody watches [s]."""
 LOOK_S: Final = 0.05
 """… and looked at this often [s]."""
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,8 @@ def follow_turns(turns: Turns, sinks: Iterable[TakeSink], is_over: Callable[[], 
                         listening.remove(sink)
                         kind = type(sink).__name__
                         dropped.append(f"{kind} at {tick.t_s:.3f} s: {attempt.error!r}")
-                        log.warning("dropped a sink: %s", dropped[-1])
+                        if not getattr(sink, "fault", ""):  # else it ends the take, and is said
+                            log.warning("dropped a sink: %s", dropped[-1])
             over = is_over()
 
 
@@ -302,16 +304,19 @@ class Operator:
         """
         if self._attempts is not None:
             self._attempts.require_policy()
-        message, until_s = "", time.monotonic() + self._patience_s
+        said, until_s = "", time.monotonic() + self._patience_s
         while why := self._blocker(blocker):
-            if why != message:
+            if (words := why.translate(_NO_DIGITS)) != said:  # the seconds that are left go on
                 long = f" up to {self._patience_s:g} s" if math.isfinite(self._patience_s) else ""
                 log.warning("%s Waiting%s.", why, long)
-                message = why
+                said = words
             if stop():
                 return False
             if time.monotonic() >= until_s:
-                raise DeviceError(why)
+                raise DeviceError(
+                    f"{why} Waited {self._patience_s:g} s for that: see to it, then run the same "
+                    "command again."
+                )
             time.sleep(LOOK_S)
         return True
 
@@ -498,7 +503,7 @@ class _Takes:
 
     def _failed(self, result: TakeResult, why: str) -> None:
         """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
-        log.warning("Take %s is interrupted: %s", result.uid, why)
+        log.warning("Episode %s is interrupted: %s", result.uid, why)
         self._faults += 1
         if self._faults >= FAULTS_IN_A_ROW:
             raise DeviceError(

@@ -49,6 +49,13 @@ class TrippedError(DeviceError):
     exit_code = 1
 
 
+def file_words(error: OSError) -> str:
+    """Return what is wrong with which file, as far as it is known, without a number."""
+    # pyarrow's words end in the system's.
+    why = error.strerror.rpartition("] ")[2] if error.strerror else str(error)
+    return f"{error.filename}: {why}" if error.filename else why
+
+
 def unknown_choice(
     kind: str, value: object, valid: Iterable[str], where: str = ""
 ) -> UnknownChoiceError:

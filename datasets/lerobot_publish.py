@@ -1,5 +1,6 @@
 """Journal to LeRobot v3 dataset: idempotent, appending, and safe to kill at any instant."""
 
+import contextlib
 import logging
 import shlex
 from collections import Counter
@@ -76,8 +77,8 @@ def publish_takes(
         on_take: called with (takes done, takes to do).
 
     Raises:
-        UnusableInputError: no journal there, a root with other fps, joints or features, or a
-            folder that can't be written. Nothing is changed then.
+        UnusableInputError: no journal there, a root with other fps, joints or features than all
+            takes, or a folder that can't be written. Nothing is changed then.
     """
     journal, root = Path(journal).absolute(), Path(root).absolute()
     existing_folder(journal, "Journal")
@@ -130,17 +131,10 @@ def publish_takes(
             skipped["no_consent"] = len(withheld)
             folders = [pair for pair in folders if pair[1].info.uid not in withheld]
         report = PublishReport((), present, dict(skipped), withheld=withheld)
-        shapes = [Profile.of_take(header) for _, header in folders]
-        if folders and layout.is_dataset(root):
-            there = layout.read_info(root)
-            shapes.insert(0, profile(there, layout.read_episodes(there)))
-        for shape in shapes:
-            if shape.fps != int(shape.fps):
-                raise UnusableInputError(
-                    f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record "
-                    "at one."
-                )
-            require_same(shapes[0], shape, _FIX)
+        unfit = _unfit(root, [header for _, header in folders])
+        for uid, why in unfit.items():
+            logger.warning("Episode %s is not published: %s", uid, why)
+        folders = [pair for pair in folders if pair[1].info.uid not in unfit]
         new = episodes_table.new_events(journal, root, known | {h.info.uid for _, h in folders})
         if not folders and not new:
             return report
@@ -149,7 +143,8 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        added, refused = _write(stage, folders, said, on_take, hook)
+        with contextlib.ExitStack() as opened:
+            added, refused = _write(stage, folders, said, on_take, hook, opened)
         uids = tuple(str(row["gap_uid"]) for row in added)
         if added or layout.is_dataset(root):
             episodes_table.publish_events(journal, stage, new, folders)
@@ -164,7 +159,31 @@ def publish_takes(
                         if line not in have and labels.is_about(line, held):
                             stream.write(line + b"\n")
             staging.commit(stage, root, hook)
-        return replace(report, published=uids, refused=refused, labels=len(new))
+        return replace(report, published=uids, refused={**unfit, **refused}, labels=len(new))
+
+
+def _unfit(root: Path, headers: Sequence[TakeHeader]) -> dict[str, str]:
+    """Return takes that don't fit the dataset at `root`, or without one the first, uid to why.
+
+    Raises UnusableInputError where none fits.
+    """
+    shapes, unfit = [Profile.of_take(header) for header in headers], dict[str, str]()
+    if headers and layout.is_dataset(root):
+        there = layout.read_info(root)
+        shapes.insert(0, profile(there, layout.read_episodes(there)))
+    for header, shape in zip(headers, shapes[len(shapes) - len(headers) :], strict=True):
+        try:
+            if shape.fps != int(shape.fps):
+                raise UnusableInputError(
+                    f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record "
+                    "at one."
+                )
+            require_same(shapes[0], shape, _FIX)
+        except UnusableInputError as error:
+            unfit[header.info.uid] = str(error)
+            if len(unfit) == len(headers):
+                raise
+    return unfit
 
 
 def refusal(take: Take) -> str:
@@ -189,10 +208,11 @@ def _write(
     said: Mapping[str, Mapping[str, Any]],
     on_take: Callable[[int, int], None] | None,
     hook: staging.Hook,
+    opened: contextlib.ExitStack,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Append takes to the dataset at `stage`; return their episode columns, and those refused.
 
-    What keeps one take out doesn't keep the others out.
+    What keeps one take out doesn't keep the others out. `opened` closes what an error leaves open.
     """
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
@@ -214,12 +234,13 @@ def _write(
         except UnusableInputError as error:
             reason = str(error)
         if reason:
-            logger.warning("Take %s is not published: %s", info.uid, reason)
+            logger.warning("Episode %s is not published: %s", info.uid, reason)
             refused[info.uid] = reason
             continue
         if writer is None:
             features = columns.take_features(header)
             writer = NewDataset(stage, info.fps, info.robot_type, features)
+            opened.callback(writer.abandon)
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
         end = read_end(folder)
         stated = end.statistics if end is not None else {}

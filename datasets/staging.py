@@ -62,7 +62,11 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
         reason = error.strerror or error
         raise UnusableInputError(f"{lock.lock_file} can't be used ({reason}). Remove it.") from None
     with held:
-        yield
+        try:
+            yield
+        except Exception:  # such as for want of room, of which it then keeps none
+            shutil.rmtree(sibling(root, "staging"), ignore_errors=True)
+            raise
 
 
 @contextlib.contextmanager

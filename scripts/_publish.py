@@ -25,7 +25,8 @@ def run(config: PublishConfig) -> int:
     ]
     for reason, count in Counter(report.withheld.values()).items():
         lines.append(f"{counted(count, 'episode')} not published: {reason}.")
-    lines += [f"Episode {uid} not published: {why}." for uid, why in report.refused.items()]
+    for uid, why in report.refused.items():
+        lines.append(f"Episode {uid} not published: {why.rstrip('.')}.")
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
     emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))

@@ -41,7 +41,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
 from gaploop.core import platform_calls
-from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.errors import GaploopError, UnusableInputError, file_words, unknown_choice
 from gaploop.core.progress import loading, setup_logging
 from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current, refusal
@@ -124,11 +124,10 @@ def guard(program: str, work: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + SIGPIPE
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         check = "that path, its permissions and the space left"
         if type(error).__module__.startswith("urllib"):  # weights of a backbone, such as ACT's
             check = "the network: something is downloaded"
-        print_error(f"{what}. Check {check}.", program)
+        print_error(f"{file_words(error)}. Check {check}.", program)
         return UnusableInputError.exit_code
 
 

@@ -281,7 +281,8 @@ def record(config: Any) -> RecordResult:
     if end.trip:
         log.error("%s", end.trip)
     if end.recovered:
-        log.info("%d unsealed episodes in %s are marked interrupted.", end.recovered, journal)
+        recovered = options.counted(end.recovered, "unsealed episode")
+        log.info("%s in %s marked interrupted.", recovered, journal)
     for why, count in Counter(result.withheld.values()).items():
         log.info("%d not published: %s.", count, why)
     if campaign is not None:

@@ -293,14 +293,16 @@ def _bring_down(
     let_go = [signal.SIGINT] if why is _Why.LET_GO else []
     signal.signal(signal.SIGINT, lambda *_: let_go.append(signal.SIGINT))
     goal_rad, torque = arms.ask()
-    if np.isnan(torque).all():
-        _say(f"{why}, and no servo answers. Switch the arm's power off.")
-    if not (torque > 0).any():  # NaN isn't
+    is_silent = np.isnan(torque).all()
+    if not is_silent and not (torque > 0).any():  # NaN isn't
         return
-    _say(
-        f"{why} while it held the arm. It is brought down now; to let go of it at once: "
-        f"kill -INT {os.getpid()}"
-    )
+    if is_silent:  # as in any other end, it is let go of: it may hear all the same
+        _say(f"{why}, and no servo answers. Switch the arm's power off.")
+    else:
+        _say(
+            f"{why} while it held the arm. It is brought down now; to let go of it at once: "
+            f"kill -INT {os.getpid()}"
+        )
     if not (torque == HOLDS).any():
         let_go.append(signal.SIGINT)  # it was let go of already, and is falling damped
     joint_limits_rad = np.array(safety["joint_limits_rad"])

@@ -206,6 +206,7 @@ datasets/staging.py:commit | os.replace(staging, root) | ours
 datasets/staging.py:commit | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/staging.py:link_or_copy | os.link(path, target) | dataset
 datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
+datasets/staging.py:locked | shutil.rmtree(sibling(root, 'staging'), ignore_errors=True) | ours
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours

@@ -26,9 +26,9 @@ from gaploop.collect.operator.machine import ActionKind, SessionStage, SessionSt
 from gaploop.collect.operator.view import SHOWN_TAKES, Loop, Quotas, ScreenContent, TakeSeen
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
-from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
+from gaploop.collect.take import FAULTS_IN_A_ROW, PATIENCE_S, Operator, TakeResult, run_take
 from gaploop.core import journal_format, labels
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, TrippedError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import Tick
 from gaploop.core.protocols import Leader, TakeSink
@@ -442,15 +442,24 @@ class ConsoleOperator(Operator):
         super().__init__(math.inf if console.attended else PATIENCE_S, attempts)
         self._console, self._devices = console, devices
         self._told, self._on_result = told, on_result
+        self._trips = 0
+        """How many demonstrations in a row ended in a safety trip."""
         if attempts is not None:
             attempts.on_note = lambda note, result: console.note(note.words(result))
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the reset is over, nothing is in the way, and the operator wants the take.
 
-        Raises DeviceError where nobody watches and the policy failed too often in a row.
+        Raises DeviceError where nobody watches and the policy, or the arm, failed too often in a
+        row.
         """
         self._told()
+        if not self._console.attended and self._trips >= FAULTS_IN_A_ROW:
+            raise TrippedError(
+                f"{self._trips} episodes in a row ended in a safety trip, the last one because: "
+                f"{getattr(self._devices, 'trip', '')} Nobody is there to see to it: do that, then "
+                "run the same command again."
+            )
         if not self._console.attended and not super().begin(blocker, stop):
             return False
         told_at = self._console.labelled
@@ -513,6 +522,7 @@ class ConsoleOperator(Operator):
             self._cut_off(result.reason)
             return result
         tripped = result.outcome is Outcome.FAILURE
+        self._trips = self._trips + 1 if tripped and self._attempts is None else 0
         detected = None if self._attempts is None else self._attempts.detected.get(result.uid)
         proposed = Outcome.FAILURE if tripped else detected or rig.judge()
         outcome = self._console.await_verdict(

@@ -112,6 +112,12 @@ class NewDataset:
         self._rows.append(row)
         self._frames += n
 
+    def abandon(self) -> None:
+        """Close what is open, whether the disk takes it or not; after `finish` that is nothing."""
+        for close in (self._data.close, *(files.close for files in self._videos.values())):
+            with contextlib.suppress(OSError, av.FFmpegError):
+                close()
+
     def finish(self) -> None:
         """Close the files and write what describes them."""
         with contextlib.ExitStack() as stack:
@@ -367,8 +373,8 @@ def write_dataset(
     stage, pictures = staging.sibling(target, "staging"), staging.sibling(target, "pictures")
     with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
+        writer = NewDataset(stage, about.fps, about.robot_type, features)
         try:
-            writer = NewDataset(stage, about.fps, about.robot_type, features)
             for episode in incoming.episodes():
                 for name in about.numbers:
                     if (n := len(episode.columns[name])) != episode.length:
@@ -397,6 +403,7 @@ def write_dataset(
                 note_places(infos, Place("dataset", str(target)))
             staging.commit(stage, target)
         finally:
+            writer.abandon()
             for leftover in (pictures, stage):
                 shutil.rmtree(leftover, ignore_errors=True)
     return len(rows)

@@ -33,7 +33,7 @@ from gaploop.teleop.servos.calibration import (
 )
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
 from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.survey import ECHO, NO_ECHO, NOBODY, ailments
+from gaploop.teleop.servos.survey import ECHO, LATE_S, NO_ECHO, NOBODY, ailments
 
 AREA: Final = "servos"
 
@@ -112,9 +112,11 @@ all of them, a bad cable some."""
 class _Bus:
     """A port opened at one speed, talking one protocol."""
 
-    def __init__(self, port: Any, protocol: Protocol) -> None:
+    def __init__(self, port: Any, protocol: Protocol, quiet_s: float = QUIET_S) -> None:
         self._port, self.protocol = port, protocol
         self.reads = self.garbled = 0
+        self._quiet_s = quiet_s
+        """How long an answer is waited for [s]."""
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
 
     def ask(
@@ -145,7 +147,8 @@ class _Bus:
         All are asked at once; where that leaves a doubt, each of the usual ids alone, twice where
         it keeps silent.
         """
-        replies, garbled = self.ask(self._wire.ping(BROADCAST_ID), 2 * BROADCAST_ID)
+        ping = self._wire.ping(BROADCAST_ID)
+        replies, garbled = self.ask(ping, 2 * BROADCAST_ID, self._quiet_s)
         seen = Counter(reply.id for reply in replies)
         twice = {servo_id for servo_id, count in seen.items() if count > 1}
         if garbled or (seen and set(seen) != set(range(min(seen), max(seen) + 1))):
@@ -186,19 +189,23 @@ class _Bus:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
         for _ in range(3):
-            replies, garbled = self.ask(packet, 1)
+            replies, garbled = self.ask(packet, 1, self._quiet_s)
             self.reads, self.garbled = self.reads + 1, self.garbled + garbled
             for reply in replies:
                 if reply.id == servo_id and len(reply.data) == span.size:
                     return reply.data
+            if not garbled:  # what comes late would be taken for the next answer
+                self._quiet_s = LATE_S
+                time.sleep(LATE_S)
         return b""
 
     def servo(self, servo_id: int) -> AnsweringServo | None:
         """Return how a servo is, or None where it stops answering."""
-        head = self.read(servo_id, reg.IDENTITY_SPAN)
+        if not (head := self.read(servo_id, reg.IDENTITY_SPAN)):
+            return None
         parts = [self.read(servo_id, span) for span in reg.VITAL_SPANS[self.protocol]]
         torque = self.read(servo_id, reg.TABLES[self.protocol]["Torque_Enable"])
-        if not (head and torque and all(parts)):
+        if not (torque and all(parts)):
             return None
         number, firmware = reg.read_identity(self.protocol, head)
         vitals = reg.read_vitals(self.protocol, *parts)
@@ -235,7 +242,7 @@ class _Bus:
         spent_s = []
         for _ in range(TURNS):
             start_s = time.perf_counter()
-            if len(self.ask(packet, len(ids))[0]) == len(ids):
+            if len(self.ask(packet, len(ids), self._quiet_s)[0]) == len(ids):
                 spent_s.append(time.perf_counter() - start_s)
         return statistics.median(spent_s) if spent_s else math.nan
 
@@ -250,13 +257,14 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
     roots, has_echo = [folder] if folder else [], False
     if folder == arm_folder():  # LeRobot's variables may point elsewhere by now
         roots.append(usual_folder())
-    tries = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
-    tries += [(protocol, baud) for protocol, bauds in BAUDS.items() for baud in bauds[1:]]
+    usual = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
+    rest = [(protocol, baud) for protocol, bauds in BAUDS.items() for baud in bauds[1:]]
+    tries = [(*one, QUIET_S) for one in (*usual, *rest)] + [(*one, LATE_S) for one in usual]
     try:
         with serial.Serial(port, exclusive=True) as opened:
-            for protocol, baud in tries:
+            for protocol, baud, quiet_s in tries:
                 opened.baudrate = baud
-                bus = _Bus(opened, protocol)
+                bus = _Bus(opened, protocol, quiet_s)
                 if protocol is Protocol.FEETECH and bus.echoes():  # a Dynamixel's answers differ
                     has_echo = True
                     continue

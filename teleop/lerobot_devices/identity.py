@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.exchange import Script
 from gaploop.teleop.servos.port import Usb, usb_ports
 from gaploop.teleop.servos.registers import TABLES
+from gaploop.teleop.servos.survey import surely
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +30,9 @@ KEPT: Final = (
     "Homing_Offset",
     "Min_Position_Limit",
     "Max_Position_Limit",
-    "Return_Delay_Time",
-    "Operating_Mode",
-    "P_Coefficient",
-    "I_Coefficient",
-    "D_Coefficient",
-    "Max_Torque_Limit",
-    "Protection_Current",
-    "Overload_Torque",
-    "PWM_Limit",
 )
-"""What servos keep without power: what an arm has of its own, and what LeRobot's class sets it up
-with, which tells a follower from a leader of the same calibration."""
+"""What servos keep without power and an arm has of its own. What LeRobot's class sets up in each is
+no sign: an arm whose servos have lost it is still the same."""
 
 type Kept = Mapping[int, Mapping[str, int]]
 """Servo id to what `KEPT` registers hold."""
@@ -81,7 +73,7 @@ class Identities:
         before = self.servos.get(name)
         if before is None:
             return True
-        now = run([(bus.line, read_kept(bus))])[0]
+        now = surely(bus.line, lambda: read_kept(bus))
         for servo_id, values in now.items():
             for register, value in values.items():
                 if value != (was := before.get(servo_id, {}).get(register, value)):
@@ -96,7 +88,7 @@ class Identities:
     def note_servos(self, name: str, bus: ServoBus) -> None:
         """Take note of the servos of an arm that is connected."""
         if name not in self.servos:
-            self.servos[name] = run([(bus.line, read_kept(bus))])[0]
+            self.servos[name] = surely(bus.line, lambda: read_kept(bus))
 
     def check_camera(self, name: str, now: Usb | None) -> None:
         """Take note of a camera, None where nothing is known; DeviceError where it is another."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final
@@ -408,6 +408,8 @@ class LerobotCamera:
         """Pictures a second that it was asked for or promises, where it says so [Hz]."""
         self._first, self._stop = threading.Event(), threading.Event()
         self._check_identity()
+        if callable(loop := getattr(camera, "_read_loop", None)):
+            camera._read_loop = _quiet(loop)
         try:
             camera.connect()
         except _faults() as error:
@@ -535,6 +537,16 @@ def same_picture(one: Image, two: Image) -> bool:
     """Say whether two pictures are equal to the last bit; two of a real sensor never are."""
     sparse = (slice(None, None, SPARSE),) * 2
     return np.array_equal(one[sparse], two[sparse]) and np.array_equal(one, two)
+
+
+def _quiet(loop: Callable[[], None]) -> Callable[[], None]:
+    """Return a loop of LeRobot's own thread that ends without a traceback: `_watch` says why."""
+
+    def run() -> None:
+        with contextlib.suppress(*_faults()):
+            loop()
+
+    return run
 
 
 def _faults() -> tuple[type[BaseException], ...]:

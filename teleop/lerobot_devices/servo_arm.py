@@ -143,7 +143,8 @@ class ServoArms:
         self._may_hold |= any(bus.holding for bus in self.buses)
         off = functools.partial(torque_off, damped=damped)
         found = self.group.each(self.buses, off)
-        for _ in range(DAMP_TRIES if damped else 0):  # a lossy bus confirms late
+        again = damped and not any(bus.line.is_slow for bus in self.buses)
+        for _ in range(DAMP_TRIES if again else 0):  # a lossy bus confirms late
             found = self.group.each(self.buses, off) if any(found) else found
         if damped:  # what can't brake lets go plainly
             found = [

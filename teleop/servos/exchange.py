@@ -6,19 +6,18 @@ leader and a follower cost one waiting time, not two. Every request has a deadli
 that a bus does, or fails to do, can hang the caller.
 
 An answer that misses its deadline may still come, in the time of another request. It says whose it
-is and how long, but not what it answers. So it is remembered who still owes an answer of which
-length; an answer like that counts for nothing, and whoever wants the same again meanwhile asks for
+is and how long, but not what it answers. So it is remembered who still owes which answers, in
+order; one like that counts for nothing, and whoever wants the same again meanwhile asks for
 a few bytes more (`BusLine.more_bytes`), whose answer can't be mistaken for it. A late answer that
 is taken for a new one makes a stale position a fresh one, and a torque that was off one that is.
 
 What goes wrong is counted: data, not log lines.
 """
 
-import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Expected, Frame, FrameParser, Reply
@@ -64,6 +63,15 @@ class Request:
     expected: Expected | None = None
     skip: int = 0
     fresh: bool = False
+
+
+class Owed(NamedTuple):
+    """An answer of `size` data bytes that may still come, and to what, sent when [s]."""
+
+    id: int
+    size: int
+    sent_s: float
+    packet: bytes
 
 
 @dataclass(slots=True)
@@ -138,12 +146,8 @@ class BusLine:
         self._expected: Expected | None = None
         self._held = b""
         """What has come towards `_expected`."""
-        self.owed: dict[tuple[int, int], tuple[float, bytes]] = {}
-        """Answers that may still come: id and data bytes to when they were asked for, and how."""
-        self._heard_s: dict[int, float] = {}
-        """When that was sent which each servo answered last, while anything is owed [s]."""
-        self._foreign: set[tuple[int, int]] = set()
-        """Answers that can't be the present request's."""
+        self.owed: list[Owed] = []
+        """Answers that may still come, as they were asked for. A line keeps the order."""
         self._failed = False
         self._missing: set[int] = set()
         """Servos that didn't answer when they were asked last."""
@@ -168,15 +172,9 @@ class BusLine:
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
         expected = self.parser.expect(request.size, len(request.ids)) if request.ids else 0
-        if self.owed:  # which late answers would be taken for this request's?
+        if self.owed:
             now_s = time.monotonic()
-            self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
-            self._foreign = {
-                key
-                for key, (sent_s, packet) in self.owed.items()
-                if (request.fresh or packet != request.packet)
-                and self._heard_s.get(key[0], -math.inf) < sent_s
-            }
+            self.owed = [one for one in self.owed if now_s - one.sent_s < LATE_S]
         if not request.packet:
             self.deadline_s = 0.0
             return
@@ -198,19 +196,9 @@ class BusLine:
 
         0 where nothing is owed; None where any length, to `most` more, might be mistaken.
         """
-        owed, now_s = self.owed, time.monotonic()
-        best, best_s = None, math.inf
-        for more in range(most + 1) if owed else ():
-            asked = [(i, owed[i, size + more][0]) for i in ids if (i, size + more) in owed]
-            asked = [(i, sent_s) for i, sent_s in asked if now_s - sent_s < LATE_S]
-            if not asked:
-                return more
-            # A line keeps the order: who has answered a later question doesn't owe this one.
-            if all(self._heard_s.get(i, -math.inf) > sent_s for i, sent_s in asked):
-                newest_s = max(sent_s for _, sent_s in asked)
-                if newest_s < best_s:
-                    best, best_s = more, newest_s
-        return best if owed else 0
+        now_s = time.monotonic()
+        taken = {o.size for o in self.owed if o.id in ids and now_s - o.sent_s < LATE_S}
+        return next((more for more in range(most + 1) if size + more not in taken), None)
 
     def receive(self) -> None:
         """Take in what has come; a port that fails ends the request."""
@@ -256,8 +244,6 @@ class BusLine:
         if self.parser.waiting_bytes:
             self._take(self.parser.flush())
         faults, request = self.faults, self.request
-        if self.owed:
-            self._heard_s.update(dict.fromkeys(self.answers, self._sent_s))
         if self.complete:
             self._missing.difference_update(request.ids)
             self._failed = self._failed and not request.ids
@@ -268,8 +254,7 @@ class BusLine:
                 faults.of(servo_id).silent += 1
             self._missing = (self._missing - set(request.ids)) | missing
             if request.packet:
-                owed = (self._sent_s, request.packet)
-                self.owed.update({(servo_id, request.size): owed for servo_id in missing})
+                self._owe(missing)
         for servo_id in self.parser.corrupt_ids:  # counted under the ids that they claim
             (faults.servos.get(servo_id) or faults).corrupt += 1
         self.parser.corrupt_ids.clear()
@@ -283,11 +268,7 @@ class BusLine:
             reply = self.wire.reply_of(frame)
             if reply is None:
                 continue  # an adapter that echoes what is sent
-            if self._foreign and (reply.id, len(reply.data)) in self._foreign:
-                self._foreign.discard((reply.id, len(reply.data)))
-                del self.owed[reply.id, len(reply.data)]
-                self.faults.of(reply.id).late += 1
-                self._wait_longer()
+            if self.owed and self._is_late(reply):
                 continue
             known = reply.id in ids and reply.id not in answers
             if known and len(reply.data) == size and not reply.error:
@@ -303,6 +284,26 @@ class BusLine:
                     answers[reply.id] = self._wanted(reply)
                 else:
                     self.faults.of(reply.id).wrong_size += 1
+
+    def _owe(self, ids: Iterable[int]) -> None:
+        request = self.request
+        self.owed += [Owed(i, request.size, self._sent_s, request.packet) for i in ids]
+
+    def _is_late(self, reply: Reply) -> bool:
+        """Say whether a reply answers an earlier request, as far as can be told, and only that."""
+        request, size = self.request, len(reply.data)
+        late = next((one for one in self.owed if (one.id, one.size) == (reply.id, size)), None)
+        if late is None:
+            if size == request.size and reply.id in request.ids:
+                self.owed = [one for one in self.owed if one.id != reply.id]  # none before it comes
+            return False
+        self.owed.remove(late)
+        if late.packet == request.packet and not request.fresh and reply.id not in self.answers:
+            self._owe((reply.id,))  # it will do, and what answers this very packet is to come
+            return False
+        self.faults.of(reply.id).late += 1
+        self._wait_longer()
+        return True
 
     def _wanted(self, reply: Reply) -> Reply:
         """Return a reply without what was only asked for to know it by."""

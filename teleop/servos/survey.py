@@ -43,16 +43,38 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
     A machine that stalls hears answers after their time, which looks like a servo that is missing
     and like two that talk at once. So who is in doubt is asked again where anything came late.
     """
-    before = _noise(line, *line.faults.servos) + line.faults.stale_bytes
+    before = _trouble(line)
     seen = {servo_id: _look(line, servo_id, PATIENCE_S) for servo_id in ids}
     doubtful = [i for i, servo in seen.items() if servo.doubled or servo.model_number is None]
     if doubtful:
-        time.sleep(LATE_S)
-        with contextlib.suppress(OSError):  # unplugged: nothing comes
-            line.faults.stale_bytes += line.port.discard()
-        if _noise(line, *line.faults.servos) + line.faults.stale_bytes > before:
+        _settle(line)
+        if _trouble(line) > before:
             seen |= {servo_id: _look(line, servo_id, LATE_S) for servo_id in doubtful}
     return seen
+
+
+def surely[T](line: BusLine, script: Callable[[], Script[T]]) -> T:
+    """Return what a script reads, once nothing came late or not at all that had come before."""
+    for _ in range(TRIES):
+        before = _trouble(line) + line.faults.timeouts
+        found: T = run([(line, script())])[0]
+        if _trouble(line) + line.faults.timeouts == before:
+            break
+        _settle(line)
+    return found
+
+
+def _settle(line: BusLine) -> None:
+    """Leave the line alone until what is late has come."""
+    time.sleep(LATE_S)
+    with contextlib.suppress(OSError):  # unplugged: nothing comes
+        line.faults.stale_bytes += line.port.discard()
+
+
+def _trouble(line: BusLine) -> int:
+    """Return how often answers were spoiled or came late."""
+    late = sum(servo.late for servo in line.faults.servos.values())
+    return _noise(line, *line.faults.servos) + line.faults.stale_bytes + late
 
 
 def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, registers.Vitals]:

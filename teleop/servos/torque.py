@@ -7,6 +7,7 @@ tried.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,9 @@ from gaploop.teleop.servos.registers import Protocol, encode_goals
 OFF_BUDGET_S: Final = 0.03
 """After this long no servo is tried again, but each has been tried [s]."""
 ROUNDS: Final = 3
+LATE_S: Final = 0.1
+"""Where answers come late, they are waited for so long, once: each servo on its own would take so
+long that the program counts as hung [s]."""
 OFF_REPEATS: Final = 8
 """So often all are told in a row, 0.2 ms each: of ten packets a bad wire may lose three, and asking
 who has heard takes most of the time that torque may stay on."""
@@ -49,6 +53,8 @@ def torque_off(
     for _ in range(OFF_REPEATS):
         yield bus.store_all(register, each_of(ids, data))
     left = yield from _where_not(bus, ids, wanted)
+    if bus.line.is_slow and len(left) == len(ids):
+        return left
     for attempt in range(ROUNDS):
         if not left or (attempt and time.monotonic() - started_s > OFF_BUDGET_S):
             break
@@ -156,7 +162,8 @@ def _where_not(bus: ServoBus, ids: Sequence[int], wanted: int) -> Script[tuple[i
     """Return the servos whose torque isn't `wanted`, or that don't say; silent ones asked last."""
     silent = set(bus.silent)
     order = sorted(ids, key=lambda servo_id: servo_id in silent)
-    answers = yield bus.ask(bus.register("Torque_Enable"), order)
+    wait_s = LATE_S if bus.line.is_slow else None
+    answers = yield replace(bus.ask(bus.register("Torque_Enable"), order), wait_s=wait_s)
     return tuple(
         i for i in ids if i not in answers or not answers[i].data or answers[i].data[0] != wanted
     )

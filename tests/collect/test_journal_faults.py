@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -101,6 +103,19 @@ def test_a_full_disk_ends_the_take_with_one_line_and_the_next_take_is_whole(
     assert [f for f in check(tmp_path) if f.severity == "error"] == []
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.ENOSPC, "Make room in"), (errno.EROFS, "See to the disk of")]
+)
+def test_what_keeps_an_episode_from_the_disk_has_a_fix_that_works(
+    number: int, fix: str, tmp_path: Path
+) -> None:
+    """A disk that had become read-only was to be given room."""
+    with JournalWriter(tmp_path, header()) as writer:
+        writer._flusher.fault = OSError(number, os.strerror(number))
+        with pytest.raises(DeviceError, match=fix):
+            write(writer, 1)
+
+
 def test_a_session_goes_on_after_a_take_whose_encoder_died(tmp_path: Path) -> None:
     killed: list[int] = []
 
@@ -157,7 +172,10 @@ def _encoders() -> list[int]:
     return found
 
 
-def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_session_that_can_record_nothing_ends_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each episode that couldn't be recorded was told three times, in three ways."""
     rig = embedded_rig()
 
     class NoPicture:
@@ -186,6 +204,7 @@ def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) ->
             max_s=0.5,
         )
     assert {read_take(f).outcome for f in take_folders(tmp_path)} == {Outcome.INTERRUPTED}
+    assert len(caplog.messages) == 3
 
 
 class _Still:

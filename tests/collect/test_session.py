@@ -307,11 +307,14 @@ def test_a_policy_trained_at_another_rate_is_refused(rig: EmbeddedRig) -> None:
 
 
 def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
-    rig: EmbeddedRig, tmp_path: Path
+    rig: EmbeddedRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The disk was full, and the session of an afternoon was over; now it waits for room."""
+    """The disk was full, and the session of an afternoon was over; now it waits for room.
+
+    An arm on its way down was told each second, with the seconds that were left.
+    """
     full = "Journal j has 3 MB of room left. Make room."
-    blockers = iter([full, full, ""])
+    blockers = iter([full, full.replace("3", "4"), ""])
     waits = replace(rig, blocker=lambda: next(blockers), close=lambda: None)
     end = record_takes(
         tmp_path,
@@ -322,8 +325,9 @@ def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
         max_s=0.06,
     )
     assert end.counted == 1
+    assert caplog.text.count("Waiting") == 1
     blocked = replace(rig, blocker=lambda: full, close=lambda: None)
-    with pytest.raises(DeviceError, match="Make room"):
+    with pytest.raises(DeviceError, match=r"Make room\. Waited 0 s .* run the same command again"):
         record_takes(
             tmp_path,
             TakeInfo("", "t", kind=TakeKind.ROLLOUT),

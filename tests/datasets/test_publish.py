@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,22 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*")} == before
 
 
+def test_one_episode_that_does_not_fit_keeps_no_other_out(
+    tmp_path: Path, write_take: Write
+) -> None:
+    """Two sessions recorded into one journal with pictures of two sizes: from then on nothing of it
+    could be published, to whichever folder."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    good, other = write_take(journal), write_take(journal, fps=30.0)
+    report = publish_takes(journal, root, "me/x")
+    assert (report.published, set(report.refused)) == ((good,), {other})
+    assert "30 fps" in report.refused[other]
+    more = write_take(journal)
+    assert publish_takes(journal, root, "me/x").published == (more,)
+    with pytest.raises(UnusableInputError, match="30 fps"):
+        publish(journal, root, "me/x")
+
+
 @pytest.mark.parametrize("kind", ["missing", "empty", "file", "foreign"])
 def test_unusable_folders_are_named(tmp_path: Path, write_take: Write, kind: str) -> None:
     journal, root = tmp_path / "journal", tmp_path / "set"
@@ -284,3 +301,20 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path, write_take: Writ
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableInputError, match=r"--dataset\.root"):
         publish(tmp_path / "journal", tmp_path / "file" / "set", "me/x")
+
+
+def test_what_fails_for_want_of_room_keeps_none(tmp_path: Path, write_take: Write) -> None:
+    """Half a copy of the dataset stayed on the full disk."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    write_take(journal)
+    publish(journal, root, "me/x")
+    write_take(journal)
+
+    def is_full(step: str) -> None:
+        if step == "take written":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        publish_takes(journal, root, "me/x", hook=is_full)
+    assert {path.name for path in tmp_path.iterdir()} == {"journal", "set", ".set.lock"}
+    assert publish(journal, root, "me/x") == 1

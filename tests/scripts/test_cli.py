@@ -378,6 +378,13 @@ def test_errors_are_one_line_and_an_exit_code(
     assert says in one_line(capsys)
 
 
+def test_a_full_disk_is_said_in_the_systems_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """It read "[Errno 28] Error writing bytes to file. Detail: [errno 28] No space …"."""
+    said = "Error writing bytes to file. Detail: [errno 28] No space left on device"
+    assert cli.guard("gaploop", raiser(OSError(errno.ENOSPC, said))) == 2
+    assert one_line(capsys).startswith("gaploop: No space left on device. ")
+
+
 def test_a_bug_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         cli.guard("", raiser(ZeroDivisionError()))

@@ -188,6 +188,41 @@ def test_an_arm_that_is_lost_in_every_take_ends_a_session_that_nobody_watches(
     assert [take.outcome for take in read_journal(journal)] == [Outcome.INTERRUPTED] * 3
 
 
+@pytest.mark.parametrize(
+    ("fault", "said", "takes"),
+    [
+        (Fault("overheat", id=3, value=75.0), "too hot", 1),
+        (Fault("voltage", value=4.0), "voltage", 1),
+        (Fault("overload", id=3), "pushed against something", 3),
+    ],
+    ids=["overheat", "voltage", "stall"],
+)
+def test_an_arm_that_trips_again_is_not_driven_on_where_nobody_is(
+    fault: Fault,
+    said: str,
+    takes: int,
+    pair: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    loop_time: LoopTime,
+) -> None:
+    """A motor that was too hot got torque again at once, for episodes of two rows, as long as it
+    was; one that pushed was driven on without end."""
+    journal = tmp_path / "data_journal"
+    command = ["record", *pair.options, "--dataset.num_episodes=2", "--display=none"]
+    command += ["--dataset.episode_time_s=8", "--dataset.reset_time_s=0"]
+
+    def strike() -> None:
+        if not pair.buses["follower"].faults.active and loop_time.takes()[-1:] > [50]:
+            pair.buses["follower"].faults.add(fault)
+
+    loop_time.on_turn = strike
+    assert main([*command, f"--dataset.root={tmp_path / 'data'}"]) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert len(take_folders(journal)) == takes
+    assert pair.limp("follower")
+
+
 def test_an_arm_that_answers_and_does_not_drive_is_lost_anew(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

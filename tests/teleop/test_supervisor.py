@@ -26,7 +26,7 @@ import pytest
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Workspace
 from gaploop.teleop import supervisor
 from gaploop.teleop.emulator.bus import EmulatedBus
@@ -475,6 +475,34 @@ def test_a_supervisor_heeds_the_stations_box(
     assert len(points) > 100
     assert (points >= low_m - 1e-9).all()
     assert (points <= high_m + 1e-9).all()
+
+
+class Deaf(Weightless):
+    """One that answers nothing, and may hear all the same."""
+
+    def ask(self) -> tuple[FloatArray, FloatArray]:
+        nothing = np.full(len(self.joint_names), np.nan)
+        return nothing, nothing
+
+    def read(self) -> FollowerState:
+        none = np.full(len(self.joint_names), np.nan)
+        silent = np.full(len(self.joint_names), NO_REPLY)
+        return FollowerState(0.0, none, none, none, none, none, none, silent)
+
+
+def test_an_arm_that_answers_nothing_is_let_go_of_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A supervisor left an arm under torque whose answers came too late for it."""
+    filtered = SafetyFilter(SafetyLimits(), ArmModel.load("so101").joint_limits_rad, 0.02, (), (5,))
+    monkeypatch.setattr(supervisor, "MonotonicClock", ManualClock)
+    monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
+    arm = Deaf(np.zeros(6))
+    supervisor._bring_down(
+        arm, json.loads(json.dumps(filtered.to_json())), [], supervisor._Why.HANGS
+    )
+    assert len(arm.sent) > 1
+    assert "no servo answers. Switch the arm's power off." in capfd.readouterr().err
 
 
 def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

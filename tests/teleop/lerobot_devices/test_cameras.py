@@ -104,10 +104,11 @@ class Usb:
         self.is_open = False
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its thread
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_pulled_cable_is_survived_through_lerobots_own_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its thread's traceback, thirty lines, went over what the operator saw."""
     import cv2
     from lerobot.cameras.opencv import OpenCVCamera, OpenCVCameraConfig
 

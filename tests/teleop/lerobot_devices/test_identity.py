@@ -16,13 +16,15 @@ from plugin_devices.config import FakeCameraConfig
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.checks.cameras import video_identity
-from gaploop.teleop.emulator.arms import koch, so101
-from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.emulator.arms import arm_plan, koch, so101
+from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.lerobot_devices import identity
 from gaploop.teleop.lerobot_devices import make as cameras_module
 from gaploop.teleop.lerobot_devices.identity import Identities
 from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower, make_leader
-from gaploop.teleop.servos.port import Usb
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import BusLine
+from gaploop.teleop.servos.port import SerialPort, Usb
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 
@@ -101,6 +103,43 @@ def test_a_leader_is_known_again_too(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match="servo 1 has homing offset"):
             make_leader(config, None, identities=seen)
         assert written(stranger) == before
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+@pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
+def test_an_arm_whose_servos_forgot_what_lerobot_sets_up_is_the_same(
+    model: str, role: str, tmp_path: Path
+) -> None:
+    """An emulated arm was started anew in the middle of a session, and was "another arm": its
+    servos had the maker's gains and modes again, until LeRobot's class set them up."""
+    plan = arm_plan(model, role)
+    folder = calibration_folder(tmp_path, role, plan.calibration())
+    link, seen = tmp_path / role, Identities()
+    config = config_of(model, role, str(link), folder)
+    for _ in range(2):
+        with EmulatedBus(plan=plan.calibrated(), hand="still", wire_time=False) as bus:
+            link.symlink_to(bus.port)
+            if role == "follower":
+                make_follower(config, identities=seen).close()
+            else:
+                make_leader(config, None, identities=seen).close()
+            link.unlink()
+
+
+@pytest.mark.parametrize("latency_s", [0.06, 0.3])
+def test_an_arm_that_answers_late_is_no_other(latency_s: float) -> None:
+    """The answer for one register was taken for another's: "servo 1 has d coefficient 16"."""
+    plan = so101().calibrated()
+    with EmulatedBus(plan=plan, hand="still", wire_time=False) as bus:
+        line = BusLine(SerialPort(bus.port), plan.protocol)
+        line.port.open()
+        servos = ServoBus(line, list(bus.servos), [s.model for s in plan.servos])
+        seen = Identities()
+        seen.note_servos("robot", servos)
+        bus.faults.add(Fault("slow", latency_s=latency_s))
+        for _ in range(3):
+            seen.check_servos("robot", servos)
+        line.port.close()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from gaploop.core.messages import (
 )
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
+from gaploop.teleop.control import STUCK_S
 from gaploop.teleop.emulator.arms import so101
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
 from gaploop.teleop.lerobot_devices import servo_arm
@@ -297,6 +298,31 @@ def test_torque_off_is_quick_with_two_dead_servos(tmp_path: Path, loop_time: Man
         with pytest.raises(DeviceError):
             follower.torque_off()
         assert loop_time.now_s() - start_s < 0.06
+
+
+@pytest.mark.parametrize("latency_s", [0.06, 0.3])
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_letting_go_of_an_arm_that_answers_late_does_not_take_long(
+    model: str, latency_s: float, tmp_path: Path, loop_time: ManualClock
+) -> None:
+    """Each servo was asked on its own for over a second: the program counted as hung, and was
+    killed, with an episode open."""
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        arm.bus.faults.add(Fault("slow", latency_s=latency_s))
+        until_s = loop_time.now_s() + 0.5
+        while loop_time.now_s() < until_s:  # as a loop does until it trips
+            follower.read()
+            loop_time.sleep_until(loop_time.now_s() + 0.005)
+        start_s = loop_time.now_s()
+        if latency_s > 0.1:
+            with pytest.raises(DeviceError, match="isn't confirmed"):
+                follower.torque_off(damped=True)
+        else:
+            follower.torque_off(damped=True)
+        assert loop_time.now_s() - start_s < STUCK_S
+        assert 1 not in {servo.memory["Torque_Enable"] for servo in arm.bus.all_servos}
+        arm.bus.faults.clear()
 
 
 def test_no_signal_interrupts_torque_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,15 @@ from collections import deque
 
 import pytest
 from fake_servos import FakeServos
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.messages import NO_REPLY
 from gaploop.teleop.servos import exchange
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Answers, BusLine, Script
+from gaploop.teleop.servos.exchange import Answers, BusLine, Request, Script
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.registers import Protocol
+from gaploop.teleop.servos.registers import Protocol, ServoRegister
 from gaploop.teleop.servos.torque import torque_off, torque_on
 
 MODELS = {
@@ -141,16 +141,48 @@ def test_torque_off_is_never_confirmed_by_what_was_true_before(
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
+@settings(max_examples=150)
+@example(plan=[(False, 0)] * 2, questions=[(False, 0), (False, 0), (False, 1)])
+@given(plan=lots, questions=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=4))
+def test_no_register_is_read_as_another(
+    protocol: Protocol, plan: list[tuple[bool, int]], questions: list[tuple[bool, int]]
+) -> None:
+    """The answer for one gain was taken for the next one's: "another arm than this session's".
+
+    A packet that was sent twice got two late answers, and only the first was known to be late.
+    """
+    with FakeServos(protocol, MODELS[protocol]) as servos:
+        bus = a_bus(protocol, servos, plan)
+        for servo_id, memory in servos.memory.items():
+            memory[:] = bytes((7 * address + 31 * servo_id) % 256 for address in range(256))
+        for of_all, number in questions:
+            register = ServoRegister(20 + number, 1)
+            if of_all:
+                found = drive(bus.line, bus.collect(register, bus.ids))
+            else:
+                found = drive(bus.line, plainly_read(bus, register))
+            for servo_id, data in found.items():
+                assert data[0] == servos.memory[servo_id][register.address]
+
+
+def plainly_read(bus: ServoBus, register: ServoRegister) -> Script[dict[int, bytes]]:
+    """Read from servo 1 as who looks for servos does, who asks the same again."""
+    packet = bus.line.wire.read(1, register.address, register.size)
+    answers = yield Request(packet, (1,), register.size)
+    return {servo_id: reply.data for servo_id, reply in answers.items()}
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
 def test_a_line_that_lost_something_is_soon_as_quick_as_before(protocol: Protocol) -> None:
     """Longer questions are for the time in which a late answer may come."""
     with FakeServos(protocol, MODELS[protocol]) as servos:
         bus = a_bus(protocol, servos, [])
         wire = bus.line.port
         assert isinstance(wire, Wire)
-        wire.plan = [(True, 9)]
+        wire.plan = [(True, 9)] * 2  # it is asked twice in a turn
         drive(bus.line, bus.read(0.0))
         assert bus.line.owed
-        bus.line.owed = {key: (-1e10, packet) for key, (_, packet) in bus.line.owed.items()}
+        bus.line.owed = [one._replace(sent_s=-1e10) for one in bus.line.owed]
         for turn in range(3):
             state = drive(bus.line, bus.read(turn + 1.0))
         assert not state.status.any()
