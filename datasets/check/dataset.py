@@ -160,7 +160,7 @@ def check_dataset(root: Path, findings: Findings, deep: bool) -> Iterator[None]:
             videos.check_stored(info, deep, findings)
 
 
-_RESTORE: Final = "Restore the take's folder from a copy, or discard the episode."
+_RESTORE: Final = "Restore the episode's folder from a copy, or discard the episode."
 
 
 def check_journal(journal: Path, findings: Findings) -> None:

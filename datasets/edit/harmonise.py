@@ -215,8 +215,8 @@ def _units_step(spec: Units, known: str, names: Collection[str]) -> Units:
         )
     if known in UNITS and source != known:
         raise UnusableInputError(
-            f"units: from {source}, but the episodes are in {known}. Leave from out, or fix the "
-            "takes with gaploop edit retag."
+            f"units: from {source}, but the episodes are in {known}. Leave from out, or mend the "
+            "episodes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for n in names if is_gripper(n)})
     to_or_from_rad = (source == "rad") != (spec.target == "rad")

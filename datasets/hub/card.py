@@ -161,7 +161,7 @@ def dataset_card(
         "repo_id": target.repo_id,
         "licence": licence_of(before, license),
         "picture": PICTURE if picture else "",
-        "takes": len(episodes),
+        "episodes": len(episodes),
         "frames": info.total_frames,
         "minutes": f"{info.total_frames / info.fps / 60:.1f}",
         "fps": f"{info.fps:g}",

@@ -307,7 +307,7 @@ class OpenMixture:
             if not any(sizes):
                 raise UnusableInputError(
                     f"Source '{source.name}': no frame is left once the last {drop_last} of every "
-                    "take are dropped. Train with shorter chunks."
+                    "episode are dropped. Train with shorter chunks."
                 )
             datasets = np.repeat([t.dataset for t in mine], sizes).astype(np.int64)
             weights = np.repeat([t.weight for t in mine], sizes).astype(np.float64)
