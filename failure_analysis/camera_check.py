@@ -60,6 +60,9 @@ COVER_STOPS: Final = 1.0
 """What covers a part of a picture makes it so much darker or lighter, at least."""
 NEARLY: Final = 0.75
 """Share of what chance reaches from which on a cover isn't denied."""
+COMES_AND_GOES: Final = 0.1
+"""Share of a take's pictures that show a place as usual by which nothing covers it: an arm may have
+stood there. What is before a lens is in all of them."""
 NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
@@ -392,8 +395,11 @@ class KnownCamera:
         usual = np.median(self.levels[rows][near], axis=1)
         levels = look.levels - usual
         numbers["light"] = float(np.median(np.median(levels, axis=(1, 2))))
-        levels = np.median(levels - np.median(levels, axis=(1, 2), keepdims=True), axis=0)
-        surface, shape = _surface(levels, np.median(usual, axis=0))
+        each = levels - np.median(levels, axis=(1, 2), keepdims=True)
+        typical = np.median(each, axis=0)
+        if self.kind is Kind.FIXED:
+            typical = np.sign(typical) * np.quantile(np.abs(each), COMES_AND_GOES, axis=0)
+        surface, shape = _surface(typical, np.median(usual, axis=0))
         numbers |= shape
         for column, key in enumerate(("flicker", "bands")):
             of_others = [_flicker(self.takes[k].steps[:, column]) for k in others]
@@ -403,8 +409,8 @@ class KnownCamera:
         move, everywhere, where = None, np.ones_like(edges), counts
         if counts.mean() >= LEAST_STILL:
             move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
-        lies = _texture(look.even, base, mask)
-        if np.isfinite(lies).sum() > 10 and np.nanmedian(lies) > MOSTLY:
+        lies, best = _texture(look.even, base, mask), _best(look.evens, base, mask)
+        if np.isfinite(best).sum() > 10 and np.nanmedian(best) > MOSTLY:
             # Most cells lie where they lay: something new in others mustn't drag the rest along.
             agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
             where = counts & agrees
@@ -426,10 +432,11 @@ class KnownCamera:
                 "turn": float(np.degrees(move.turn_rad)),
                 "scale": 100.0 * (move.scale - 1.0),
             }
-        maps["level"] = levels - surface
+        maps["level"] = typical - surface
         maps["motion"] = look.motion - np.median([self.looks[k].motion for k in others], axis=0)
-        even = look.even if move is None or self.kind is not Kind.FIXED else _laid(look.even, move)
-        maps["texture"] = _texture(even, base, mask)
+        if move is not None and self.kind is Kind.FIXED:
+            best = _best(np.stack([_laid(even, move) for even in look.evens]), base, mask)
+        maps["texture"] = best
         return numbers, maps
 
     def _still(self, others: tuple[int, ...]) -> Still:
@@ -1004,6 +1011,12 @@ def _laid(picture: Grey, move: Similarity) -> Grey:
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     matrix = move.matrix((WIDTH, HEIGHT))
     return np.asarray(cv2.warpAffine(picture, matrix, (WIDTH, HEIGHT), flags=flags), np.float32)
+
+
+def _best(evens: Grey, base: Grey, mask: NDArray[np.bool_]) -> FloatArray:
+    """Return `_texture` of the pictures that show each cell most as usual."""
+    each = np.stack([_texture(even, base, mask) for even in evens])
+    return np.asarray(np.quantile(each, 1.0 - COMES_AND_GOES, axis=0), np.float64)
 
 
 def _texture(even: Grey, base: Grey, mask: NDArray[np.bool_]) -> FloatArray:

@@ -562,6 +562,7 @@ class TakeLook:
         motion: how much each cell's pixels change over the take [log], shape (rows, columns).
         stands: share of the cells that stand still, by their brightness or by their structure,
             which typically is more the median picture's than another, 0 to 1.
+        evens: each picture, light evened out, shape (n, HEIGHT, WIDTH).
     """
 
     levels: FloatArray
@@ -570,6 +571,7 @@ class TakeLook:
     edges: Grey
     motion: FloatArray
     stands: float
+    evens: Grey
 
     @classmethod
     def of(cls, samples: CameraSamples) -> TakeLook:
@@ -582,26 +584,27 @@ class TakeLook:
         apart = median_over(np.abs(level - middle))
         alone = median_over(np.abs(change))
         sharp = middle.astype(np.float32)
+        smooth = [cv2.GaussianBlur(p.astype(np.float32), (0, 0), 1.0) for p in stops]
+        evens = np.stack([p - cv2.GaussianBlur(p, (0, 0), WIDTH / 16) for p in smooth])
         return cls(
             np.stack([by_cells(p) for p in stops]),
             sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16),  # slow changes of light
             apart < STILL,
             lasting_edges(samples.pictures),
             np.log(np.minimum(by_cells(apart), by_cells(alone)) + math.exp(STANDING)),
-            _stands(stops, apart < STILL),
+            _stands(evens, apart < STILL),
+            evens,
         )
 
 
-def _stands(stops: FloatArray, still: NDArray[np.bool_]) -> float:
-    """Return `TakeLook.stands` of pictures' brightness [stops], shape (n, HEIGHT, WIDTH).
+def _stands(evens: Grey, still: NDArray[np.bool_]) -> float:
+    """Return `TakeLook.stands`.
 
     Light that an arm changes, by its shadow or a shiny table, leaves structure where it is.
     """
-    smooth = [cv2.GaussianBlur(p.astype(np.float32), (0, 0), 1.0) for p in stops]
-    even = np.stack([p - cv2.GaussianBlur(p, (0, 0), WIDTH / 16) for p in smooth])
-    middle = median_over(even)
-    shown = np.median([by_cells(p**2) for p in even], axis=0)
-    apart = np.median([by_cells((p - middle) ** 2) for p in even], axis=0)
+    middle = median_over(evens)
+    shown = np.median([by_cells(p**2) for p in evens], axis=0)
+    apart = np.median([by_cells((p - middle) ** 2) for p in evens], axis=0)
     there = (shown > SHOWN**2) & (apart < 0.5 * shown)
     return float(np.mean(there | (by_cells(still.astype(np.float32)) > 0.5)))
 
