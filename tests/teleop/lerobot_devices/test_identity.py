@@ -116,6 +116,7 @@ def test_an_arm_whose_servos_forgot_what_lerobot_sets_up_is_the_same(
     folder = calibration_folder(tmp_path, role, plan.calibration())
     link, seen = tmp_path / role, Identities()
     config = config_of(model, role, str(link), folder)
+    noted = []
     for _ in range(2):
         with EmulatedBus(plan=plan.calibrated(), hand="still", wire_time=False) as bus:
             link.symlink_to(bus.port)
@@ -123,7 +124,12 @@ def test_an_arm_whose_servos_forgot_what_lerobot_sets_up_is_the_same(
                 make_follower(config, identities=seen).close()
             else:
                 make_leader(config, None, identities=seen).close()
+            noted.append({name: dict(servos) for name, servos in seen.servos.items()})
             link.unlink()
+    before, after = noted
+    assert before == after
+    assert all(set(servos) == {s.id for s in plan.servos} for servos in after.values())
+    assert len(after) == 1
 
 
 @pytest.mark.parametrize("latency_s", [0.06, 0.3])
