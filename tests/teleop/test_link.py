@@ -82,15 +82,24 @@ def test_a_server_without_the_token_is_not_told_it(
     assert not [r for r in caplog.records if "refused" in r.message]  # it never asked for anything
 
 
-def ask(port: int, *words: str, **headers: str) -> InvalidStatus:
-    """Ask without looking at the server's key, as a stranger would."""
+def strangers_context() -> ssl.SSLContext:
+    """Return what speaks TLS without looking at the server's key, as a stranger would.
+
+    Once in some thousand connections a client of two threads stood still, or read nothing, before
+    it had the sockets that the link has.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = link._InTurn
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def ask(port: int, *words: str, **headers: str) -> InvalidStatus:
     with (
         pytest.raises(InvalidStatus) as refused,
         websockets.sync.client.connect(
             f"wss://127.0.0.1:{port}/",
-            ssl=context,
+            ssl=strangers_context(),
             subprotocols=[websockets.Subprotocol(word) for word in words] or None,
             additional_headers=headers,
             proxy=None,
@@ -169,19 +178,13 @@ def test_who_doesnt_even_speak_tls_costs_nothing(data: bytes, port: int) -> None
     assert works(port)
 
 
-def tls(sock: socket.socket) -> ssl.SSLSocket:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context.wrap_socket(sock)
-
-
 def begin_tls(sock: socket.socket) -> socket.socket:
     sock.sendall(b"\x16\x03\x01\x02\x00\x01")
     return sock
 
 
 def begin_http(sock: socket.socket) -> socket.socket:
-    secure = tls(sock)
+    secure = strangers_context().wrap_socket(sock)
     secure.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ")
     return secure
 
@@ -280,14 +283,12 @@ def test_addresses_of_both_kinds() -> None:
 def test_a_page_is_for_everybody_and_the_link_behind_it_isnt(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text("<p>hello")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
         link.listening(
             KIND, TOKEN, echo, host="127.0.0.1", port=0, max_bytes=MOST, page=page
         ) as port,
         socket.create_connection(("127.0.0.1", port)) as plain,
-        context.wrap_socket(plain) as secure,
+        strangers_context().wrap_socket(plain) as secure,
     ):
         secure.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = b"".join(iter(lambda: secure.recv(4096), b""))
