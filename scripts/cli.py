@@ -67,7 +67,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 _EXTRAS: Final[Mapping[str, str]] = {
     "any": "torch torchvision lerobot mujoco so101_nexus gymnasium datasets pandas",
     "robot": "mink serial fastcrc websockets cryptography msgspec segno zmq pygame rerun",
-    "train": "peft transformers accelerate safetensors psutil diffusers wandb",
+    "train": "peft transformers accelerate safetensors diffusers wandb",
 }
 """The extra that brings packages which an installation without extras lacks."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")

@@ -69,14 +69,6 @@ collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
-core/confined.py:main | Path(spec['root']) | ours
-core/platform_calls.py:confine | root / place.relative_to('/') | ours
-core/platform_calls.py:confine | there.symlink_to(place.readlink()) | ours
-core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
-core/platform_calls.py:confine | Path('/proc/self', name) | ours
-core/platform_calls.py:confine | root / name | ours
-finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/consent.py:_read_private | path.parent / name | ours
@@ -228,6 +220,12 @@ failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource._read | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
+benchmarks/board/confined.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
+benchmarks/board/confined.py:confine | Path('/proc/self', name) | ours
+benchmarks/board/confined.py:confine | root / name | ours
+benchmarks/board/confined.py:confine | root / place.relative_to('/') | ours
+benchmarks/board/confined.py:confine | there.symlink_to(place.readlink()) | ours
+benchmarks/board/confined.py:main | Path(spec['root']) | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours
 benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
@@ -245,11 +243,13 @@ benchmarks/board/programs.py:shown | folder / take.uid | take
 benchmarks/board/programs.py:shown | part.rename(target) | take
 benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
 benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
+benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
+benchmarks/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
 benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
 benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
-benchmarks/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
 benchmarks/board/serving.py:_programs | how.private / 'attempts' / alias | ours
 benchmarks/board/serving.py:_programs | how.private / 'staged' / alias | ours
 benchmarks/board/serving.py:_published | how.private / 'attempts' / alias | ours

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     *("torch", "torchvision", "lerobot", "mujoco", "mink", "so101_nexus", "gymnasium"),
     *("transformers", "peft", "accelerate", "safetensors", "datasets", "pandas", "sklearn"),
-    *("statsmodels", "cryptography", "segno", "serial", "psutil"),
+    *("statsmodels", "cryptography", "segno", "serial"),
 )
 LIGHT = ("failure_analysis", "datasets/check", "datasets/labels.py", "datasets/edit",
          "datasets/formats", "datasets/lerobot_read.py", "datasets/formats/dataset.py",

@@ -33,7 +33,6 @@ HELD = {
     "collect/encoder.py": {"pass_fds=", "select.select", "start_new_session="},  # while recording
     "collect/encoder_process.py": {"os.sysconf"},
     "datasets/cache/folder.py": {"os.preadv"},  # training from the frame cache
-    "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "scripts/emulate.py": {"select.select"},
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.board.sandbox import LimitOptions, Limits
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.statistics import Estimate, points
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.finetune.factors import order, settings, words
-from gaploop.finetune.sandbox import LimitOptions, Limits
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

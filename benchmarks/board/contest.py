@@ -18,6 +18,7 @@ import av
 import numpy as np
 
 from benchmarks.board.policy_box import BoxedPolicy
+from benchmarks.board.sandbox import EndedError, Limits
 from benchmarks.board.signing import Server
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
@@ -26,7 +27,6 @@ from gaploop.core.errors import GaploopError
 from gaploop.core.messages import Image, Observation
 from gaploop.finetune.evaluate import CellSpec, condition_name, rig_of, roll_out
 from gaploop.finetune.evaluation import Rollout, RolloutLog
-from gaploop.finetune.sandbox import EndedError, Limits
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.catalogue import INSTRUCTIONS
 

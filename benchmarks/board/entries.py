@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gaploop.core.confined import MB
+from benchmarks.board.confined import MB
+from benchmarks.board.sandbox import Limits
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path
@@ -35,7 +36,6 @@ from gaploop.datasets.hub.upload import (
     retried,
 )
 from gaploop.finetune import lerobot_trust as trust
-from gaploop.finetune.sandbox import Limits
 
 ENTRY: Final = "entry.json"
 SCHEMA: Final = "gaploop.benchmark_entry.v1"

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.board.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.collect.remote_policy import (
     MOST_BYTES,
     PLAN_BYTES,
@@ -26,7 +27,6 @@ from gaploop.collect.remote_policy import (
     require_plan,
 )
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.finetune.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.teleop import link
 
 LENGTH: Final = 4
@@ -66,10 +66,7 @@ class BoxedPolicy(AskedPolicy):
         self, folder: Path, limits: Limits, task: str = "", program: Sequence[str] = ()
     ) -> None:
         own = [sys.executable, "-P", __file__, str(folder)]
-        self.box, self._limits = (
-            Sandbox(list(program) or own, [folder, Path(__file__)], limits),
-            limits,
-        )
+        self.box, self._limits = Sandbox(list(program) or own, [folder], limits), limits
         try:
             super().__init__(self._hear(PolicyCard, limits.load_s), "The submission", task, None)
         except EndedError as error:  # it has seen nothing yet: what it said may be told

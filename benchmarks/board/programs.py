@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.board.entries import PROGRAM
+from benchmarks.board.sandbox import EndedError, Limits, Sandbox
 from benchmarks.corpus.scores import (
     Case,
     Prediction,
@@ -30,7 +31,6 @@ from gaploop.core.journal_format import TRUTH, read_end, read_header, take_folde
 from gaploop.core.vocabulary import Outcome, dimension
 from gaploop.failure_analysis.attribution import CAUSES
 from gaploop.finetune.evaluation import Rollout
-from gaploop.finetune.sandbox import EndedError, Limits, Sandbox
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import filelock
 
-from benchmarks.board import contest, programs
+from benchmarks.board import contest, programs, sandbox
 from benchmarks.board.contest import Attempt, Tried
 from benchmarks.board.entries import (
     ATTRIBUTION,
@@ -32,6 +32,7 @@ from benchmarks.board.entries import (
 )
 from benchmarks.board.page import board_page
 from benchmarks.board.ranking import ranked
+from benchmarks.board.sandbox import NAMESPACES, EndedError, Limits
 from benchmarks.board.signing import Server, is_signed
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
@@ -41,10 +42,9 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.target import HubTarget, endpoint, is_hub_name
 from gaploop.datasets.hub.upload import FETCH_PATIENCE, fetch
-from gaploop.finetune import evaluation, sandbox
+from gaploop.finetune import evaluation
 from gaploop.finetune.evaluate import CellSpec
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.sandbox import NAMESPACES, EndedError, Limits
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.board.entries import Submission, enter, entered, look_at_weights, stage
+from benchmarks.board.sandbox import Limits
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.finetune.hub_policy import files_of
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE
-from gaploop.finetune.sandbox import Limits
 
 BASE = Submission("ana", "base", "policy", "scripted takes")
 

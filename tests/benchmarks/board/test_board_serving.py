@@ -14,11 +14,12 @@ import huggingface_hub
 import numpy as np
 import pytest
 
-from benchmarks.board import contest, serving
+from benchmarks.board import contest, sandbox, serving
 from benchmarks.board.__main__ import main
 from benchmarks.board.contest import Attempted, Job, Tried
 from benchmarks.board.entries import Submission, enter
 from benchmarks.board.ranking import ranked
+from benchmarks.board.sandbox import EndedError, Limits
 from benchmarks.board.serving import Measure, Served, Serving, look, serve
 from benchmarks.board.signing import Server
 from gaploop.collect.journal import JournalWriter
@@ -27,12 +28,10 @@ from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TRUTH, TakeHeader, append_truth
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune import sandbox
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.hub_policy import files_of
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE
-from gaploop.finetune.sandbox import EndedError, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

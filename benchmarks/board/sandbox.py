@@ -1,7 +1,7 @@
 """A program that nobody trusts, in a process of its own: no network, bounded memory and time.
 
 On Linux, where user namespaces are permitted, the program sees no network, no other process, and
-no file but Python, gaploop and what it is given to read (`core.platform_calls.confine`). Elsewhere
+no file but Python, gaploop, this folder and what it is given to read (`confined`). Elsewhere
 only limits of memory and file size hold, and what Python itself can refuse (`guard`): that stops
 accidents, not malice, so it does for policies, whose files were looked at, and not for programs.
 """
@@ -26,10 +26,11 @@ from typing import Any, Final
 import psutil
 
 import gaploop
-from gaploop.core.confined import MB, REFUSED
+from benchmarks.board.confined import MB, REFUSED
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import printable
 
+CHECKOUT: Final = Path(__file__).parents[2]
 NAMESPACES: Final = "namespaces"
 GUARD: Final = "guard"
 SYSTEM: Final = (
@@ -120,7 +121,7 @@ class Sandbox:
             "file_mb": limits.file_mb,
             "processes": limits.processes,
         }
-        command = [sys.executable, "-P", "-m", "gaploop.core.confined", json.dumps(spec), *argv]
+        command = [sys.executable, "-P", "-m", "benchmarks.board.confined", json.dumps(spec), *argv]
         here = "/tmp" if how == NAMESPACES else self._root
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -128,7 +129,7 @@ class Sandbox:
             "TMPDIR": here,
             "USER": "nobody",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(Path(gaploop.__file__).parent.parent),
+            "PYTHONPATH": f"{Path(gaploop.__file__).parent.parent}{os.pathsep}{CHECKOUT}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "MUJOCO_GL": "disable",
@@ -263,7 +264,8 @@ def _runtime() -> tuple[Path, ...]:
     home = Path(sys.base_prefix)
     venv = Path(sys.prefix)
     places = (*map(Path, SYSTEM), venv, venv.resolve(), home, home.resolve(), executable, package)
-    return (*places, *linked, *links)
+    board = (CHECKOUT / "benchmarks" / "__init__.py", Path(__file__).parent)
+    return (*places, *linked, *links, *board)
 
 
 def guard() -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.board import sandbox
 from benchmarks.board.policy_box import BoxedPolicy, framed
+from benchmarks.board.sandbox import GUARD, NAMESPACES, EndedError, Limits, Sandbox
 from gaploop.collect.remote_policy import PolicyAnswer, PolicyCard
 from gaploop.core.messages import Observation
-from gaploop.finetune import sandbox
-from gaploop.finetune.sandbox import GUARD, NAMESPACES, EndedError, Limits, Sandbox
 
 namespaces = pytest.mark.skipif(
     sandbox.isolation() != NAMESPACES, reason="needs user namespaces, which aren't permitted here"
@@ -138,7 +138,7 @@ print("started")
 def test_a_server_that_is_killed_takes_its_programs_along() -> None:
     server = """
 import sys
-from gaploop.finetune.sandbox import *
+from benchmarks.board.sandbox import *
 code = "import time; print('begun', flush=True); time.sleep(6543)"
 box = Sandbox([sys.executable, "-c", code], (), Limits())
 box.receive(5)
@@ -159,7 +159,7 @@ def test_where_there_are_no_namespaces_python_refuses_sockets_programs_and_writi
 ) -> None:
     code = """
 import json, os, socket, subprocess, sys, tempfile
-from gaploop.finetune.sandbox import guard
+from benchmarks.board.sandbox import guard
 guard()
 def tried(work):
     try:
