@@ -35,9 +35,11 @@ from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.lerobot_read import load_takes
-from gaploop.failure_analysis.camera_check import CameraCheck, KnownCamera, YesNo
-from gaploop.failure_analysis.views.pictures import PLACES, CameraSamples, reduced, sample
-from gaploop.failure_analysis.views.pictures import measure as measured
+from gaploop.failure_analysis.cameras.camera_check import CameraCheck, judge
+from gaploop.failure_analysis.cameras.camera_questions import YesNo
+from gaploop.failure_analysis.cameras.known_camera import KnownCamera
+from gaploop.failure_analysis.views.camera_samples import PLACES, CameraSamples, reduced, sample
+from gaploop.failure_analysis.views.camera_samples import measure as measured
 
 log = logging.getLogger(__name__)
 BLACK: Final = 8.0
@@ -250,7 +252,7 @@ def _dataset(root: Path, altered_takes: int, act: Path) -> dict[str, Any]:
             for s in strengths:
                 seen = [sample(take, name, partial(_altered, change, s)) for take in held]
                 shown = [samples for samples in seen if samples is not None]
-                answers = [camera.judge(samples) for samples in shown]
+                answers = [judge(camera, samples) for samples in shown]
                 yes = [{a.question for a in told if a.answer is YesNo.YES} for told in answers]
                 beside = Counter(
                     q for told in yes for q in told - {question} - BESIDE.get(question, frozenset())
@@ -441,7 +443,7 @@ def _lights(path: Path) -> dict[str, Any]:
             others = [s for name, shown in lights.items() if name != light for s in shown]
             known = KnownCamera(camera, reference)
             yes = Counter(
-                a.question for s in others for a in known.judge(s) if a.answer is YesNo.YES
+                a.question for s in others for a in judge(known, s) if a.answer is YesNo.YES
             )
             rows.append({"camera": camera, "light": light, "reference": len(reference),
                          "judged": len(others), "yes": dict(yes)})  # fmt: skip

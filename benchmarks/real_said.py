@@ -26,7 +26,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.datasets.layout import read_info
 from gaploop.datasets.lerobot_read import load_takes
-from gaploop.failure_analysis.views.pictures import sample
+from gaploop.failure_analysis.views.camera_samples import sample
 from gaploop.scripts.cli import main
 
 ALONE: Final = 10

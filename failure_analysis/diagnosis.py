@@ -33,7 +33,7 @@ from gaploop.failure_analysis.attribution import (
     shipped_model,
     weighted_targets,
 )
-from gaploop.failure_analysis.camera_check import check_takes
+from gaploop.failure_analysis.cameras.camera_check import check_takes
 from gaploop.failure_analysis.cohort import cohort_of_takes
 from gaploop.failure_analysis.comparison import CHANCE, Comparison, compare, many, take_evidence
 from gaploop.failure_analysis.episode_figures import (
@@ -59,7 +59,7 @@ from gaploop.failure_analysis.views.handled import marked
 from gaploop.failure_analysis.views.view import TakeView
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.camera_check import CameraReport
+    from gaploop.failure_analysis.cameras.camera_check import CameraReport
     from gaploop.failure_analysis.cohort import CohortStatistics
     from gaploop.failure_analysis.station import EvidenceBase
 

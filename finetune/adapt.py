@@ -20,7 +20,7 @@ from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.sources import load_mixture
-from gaploop.failure_analysis.cameras import keep_cameras
+from gaploop.failure_analysis.cameras.policy_cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve

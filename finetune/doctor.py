@@ -23,7 +23,12 @@ from gaploop.datasets.absolute.checkpoint import Checkpoint, CheckpointTests, re
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.columns import ACTION, ENVIRONMENT, FORCE, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
+from gaploop.failure_analysis.cameras.policy_cameras import (
+    FILE,
+    CameraReference,
+    describe_move,
+    moved,
+)
 from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.finetune.lerobot_latency import check_timing

@@ -53,7 +53,7 @@ from gaploop.datasets.hub.upload import fetch
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler
 from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, report
-from gaploop.failure_analysis.cameras import keep_cameras
+from gaploop.failure_analysis.cameras.policy_cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_force_step import ForceStep, widened
 from gaploop.finetune.lerobot_policy import policy_id

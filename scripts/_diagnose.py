@@ -27,8 +27,8 @@ from gaploop.datasets.lerobot_read import load_takes
 from gaploop.datasets.v3_files import recorded_success
 from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.attribution import engineer_labels
-from gaploop.failure_analysis.camera_check import check_takes
-from gaploop.failure_analysis.cameras import CameraReference
+from gaploop.failure_analysis.cameras.camera_check import check_takes
+from gaploop.failure_analysis.cameras.policy_cameras import CameraReference
 from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,

@@ -90,7 +90,6 @@ datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours
 collect/intervention.py:OnStall.frame | self._still / self._stall | ours
-failure_analysis/camera_check.py:_texture | both / np.sqrt(np.maximum(one, 0.0001) * np.maximum(two, 1e-06)) | ours
 datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours

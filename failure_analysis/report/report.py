@@ -22,7 +22,7 @@ from gaploop.datasets.absolute.recording import MotionRecording, read_recording
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.layout import numbers
 from gaploop.datasets.lerobot_read import pictures_at
-from gaploop.failure_analysis.camera_check import CameraReport
+from gaploop.failure_analysis.cameras.camera_check import CameraReport
 from gaploop.failure_analysis.cohort import (
     CohortStatistics,
     cohort_lines,

@@ -21,7 +21,7 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import Interval
 from gaploop.core.take import Take
 from gaploop.datasets.video import pictures_at
-from gaploop.failure_analysis.views.pictures import HEIGHT, WIDTH, reduced
+from gaploop.failure_analysis.views.camera_samples import HEIGHT, WIDTH, reduced
 from gaploop.failure_analysis.views.view import ArmMotion
 from gaploop.sim.recolour import of_hue
 

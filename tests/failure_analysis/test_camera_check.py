@@ -15,18 +15,17 @@ from benchmarks.real_pictures import ALTERATIONS
 from gaploop.core.messages import Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.failure_analysis.camera_check import (
+from gaploop.failure_analysis.cameras.camera_check import (
     BY_PLACE,
     LIES_BETTER,
-    QUESTIONS,
     CameraCheck,
-    Kind,
-    KnownCamera,
-    YesNo,
     check_takes,
+    judge,
 )
+from gaploop.failure_analysis.cameras.camera_questions import QUESTIONS, YesNo
+from gaploop.failure_analysis.cameras.known_camera import Kind, KnownCamera
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.views.pictures import CameraSamples, TakeLook, sample
+from gaploop.failure_analysis.views.camera_samples import CameraSamples, TakeLook, sample
 
 N = 24
 type Change = Callable[[Image], Image]
@@ -373,7 +372,7 @@ def test_one_change_names_no_second_one(check: CameraCheck, camera: str, about: 
     question, strengths, change = ALTERATIONS[about]
     shown = sample(attempt(30), camera, alter=lambda p, row: change(p, row, strengths[-1]))
     assert shown is not None
-    told = {a.question: a for a in check.cameras[camera].judge(shown)}
+    told = {a.question: a for a in judge(check.cameras[camera], shown)}
     assert told[question].answer is not YesNo.NO
     also = {"exposure"} if question == "local_light" else set()  # half of it is brighter
     assert {q for q, a in told.items() if a.answer is YesNo.YES} <= {question, *also}
@@ -415,7 +414,7 @@ def test_an_arm_that_stands_before_the_scene_is_no_cover(
     shown = [list(made.cameras["top"]())[k] for k in rows]
     samples = sample(replace(made, frames=frames, cameras={"top": lambda: iter(shown)}), "top")
     assert samples is not None
-    told = {a.question: a for a in check.cameras["top"].judge(samples)}
+    told = {a.question: a for a in judge(check.cameras["top"], samples)}
     assert {q for q, a in told.items() if a.answer is YesNo.YES} == set()
     assert told["cover"].answer is cover
 
@@ -461,7 +460,7 @@ def test_place_counts_only_where_pictures_lie_clearly_better(
     assert camera.units  # of the episodes as they are
     monkeypatch.setattr(camera, "compared", lambda *_: (numbers, maps))
     asked = "moved" if number == "down" else "crop"
-    assert {a.answer for a in camera.judge(shown) if a.question == asked} == {answer}
+    assert {a.answer for a in judge(camera, shown) if a.question == asked} == {answer}
 
 
 def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraCheck) -> None:
@@ -470,7 +469,7 @@ def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraChec
 
 def test_with_few_takes_to_compare_with_nothing_can_be_told() -> None:
     known = KnownCamera("top", [looked(seed, wrist=False)["top"] for seed in range(2)])
-    answers = known.judge(looked(50, blurred, wrist=False)["top"])
+    answers = judge(known, looked(50, blurred, wrist=False)["top"])
     assert {a.question for a in answers} == set(QUESTIONS)
     assert {a.answer for a in answers} == {YesNo.UNKNOWN}
 

@@ -9,7 +9,8 @@ import pytest
 from failure_analysis_makers import RATE_HZ, commands, repeated, scene_picture, take, wrench
 
 from gaploop.failure_analysis.signals.registry import SOURCES, measure, registry
-from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png, register
+from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
+from gaploop.failure_analysis.views.registration import register
 from gaploop.failure_analysis.views.view import TakeView
 
 

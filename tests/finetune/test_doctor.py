@@ -14,7 +14,7 @@ import pytest
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint
-from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
+from gaploop.failure_analysis.cameras.policy_cameras import CameraReference, UsualCamera
 from gaploop.finetune.doctor import (
     ArmInputs,
     check_features,

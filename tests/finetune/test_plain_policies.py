@@ -17,7 +17,7 @@ from tiny_policies import CAMERA, SIZE
 from benchmarks.lerobot_made_up import OPTIONS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
-from gaploop.failure_analysis.cameras import FILE, CameraReference
+from gaploop.failure_analysis.cameras.policy_cameras import FILE, CameraReference
 from gaploop.finetune import lerobot_latency
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_act import SIDECAR

@@ -27,7 +27,8 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.reference import LEAST_TAKES
-from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
+from gaploop.failure_analysis.views.pictures import SIZE_PX, squared
+from gaploop.failure_analysis.views.registration import Similarity
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.core.take import Take
-from gaploop.failure_analysis.cameras import CameraReference, moved
+from gaploop.failure_analysis.cameras.policy_cameras import CameraReference, moved
 
 
 def scene(seed: int, right: float = 0.0, down: float = 0.0) -> Image:
