@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.lerobot_types import with_types
+from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
 
@@ -85,6 +86,11 @@ POSITIONAL: Final = "policy.path"
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
     named = {token.partition("=")[0] for token in arguments} & {"--env.gym", "--env.scene"}
+    if not named and any(token.startswith("--dataset.") for token in arguments):
+        raise UnusableInputError(
+            "--dataset.root keeps what happens in --env.gym or --env.scene. In the embedded cell "
+            "gaploop rollout records: --policy.path, --robot.gaps, --dataset.root."
+        )
     if not named and "env" not in all_types(arguments):
         return EvaluateConfig
     from lerobot.envs.configs import EnvConfig, PushtEnv

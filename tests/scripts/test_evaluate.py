@@ -32,6 +32,8 @@ SHORT = ["--policy.path=base", "--workers=1", "--max_s=0.2"]
         (["--rollouts=missing"], "not found"),
         (["--rollouts=.", "--factors=all"], "leave --factors"),
         (["--env.type=atari"], "atari"),
+        (["--dataset.root=kept"], "gaploop rollout records"),
+        (["--env.type=pusht", "--dataset.failures=true"], "--env.gym or --env.scene"),
     ],
 )
 def test_unusable_input_is_one_line(
