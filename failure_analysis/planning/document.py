@@ -118,7 +118,9 @@ def plan_section(plan: Plan) -> html.Section:
             ("Weighed against: ", "; ".join(others)),
             ("Cheap test first: ", item.test),
         )
-        said = " ".join(f"{name}{value}{'' if not name else '.'}" for name, value in facts if value)
+        said = " ".join(
+            f"{name}{text}." for name, value in facts if (text := value.strip().rstrip("."))
+        )
         title, share, do, takes, gain, _ = summary_cells(item)
         rows.append((title, share, do, takes, f"{gain} points" if gain else "–", said))
     head = ("dimension", "share", "do", "episodes", "expected gain", "why and how")

@@ -100,9 +100,7 @@ def diagnosis_report(
         taken = summary["reference"]["takes"]
         usual = f"What is usual: {summary['reference']['name']}"
         surety = [html.text(usual + (f" ({taken} episodes)." if taken else "."))]
-        if by := summary.get("attributed_by"):
-            judges = ", ".join(f"{k} ({n})" for k, n in by.items())
-            surety.append(html.text(f"Causes judged by {judges}."))
+        surety += [html.text(f"{line}.") for line in _judged_otherwise(summary)]
         for line in summary.get("evidence", {}).get("says", ()):
             surety.append(html.notice(line) if line.startswith("Warning") else html.text(line))
         if unseen := summary.get("unseen"):
@@ -240,9 +238,18 @@ def _reproduction_section(
     return html.section(title, lead, [html.bars(rows, (1.05 * low, 1.05 * high)), *said, *shown])
 
 
+def _judged_otherwise(summary: Mapping[str, Any]) -> list[str]:
+    """Return how many causes were judged by rules, where there was no model to judge by."""
+    usual = ("model", "reproduction", "comparison")
+    counts = summary.get("attributed_by", {}).items()
+    return [f"{count} judged by the {by}" for by, count in counts if by not in usual]
+
+
 def _camera_check_section(report: CameraReport) -> html.Section:
     """Return what has changed about the cameras, with the take that shows it best."""
-    blocks = [html.notice(line) for line in report.lines()[1:]]
+    changed = len(report.found)
+    lines = report.lines()[1:]
+    blocks = [*map(html.notice, lines[:changed]), *map(html.text, lines[changed:])]
     for camera, question in report.found:
         uid, picture = report.shown[camera, question]
         caption = f"{camera}, {words(question)}: usual; in episode {uid[:13]}; what shows it"
@@ -341,9 +348,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         lines.append("sim-to-sim: a simulation stands for the real robot")
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
-    for by, count in summary["attributed_by"].items():
-        if by not in ("model", "reproduction", "comparison"):
-            lines.append(f"{count} judged by the {by}")
+    lines += _judged_otherwise(summary)
     lines += found.camera_check.lines() if found.camera_check else []
     silent_about = list[str]()
     for take in found.takes:
