@@ -287,8 +287,8 @@ def factor_table(rows: Sequence[Trials]) -> FactorTable:
         with_level = min(design.clusters_at(factor, at) for at in (level, reference))
         if left_out and with_level < LEAST_WITH_LEVEL:
             note = (
-                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
-                "between clusters may be the cause"
+                f"tried in {with_level} of {len(left_out)} sessions only: what else differs "
+                "between sessions may be the cause"
             )
         elif left_out:
             betas = [b for b in left_out if b is not None and np.isfinite(b[column])]

@@ -438,12 +438,15 @@ def where_section(result: FactorTable) -> html.Section:
     if rest:
         lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
         blocks.append(html.more(f"{len(rest)} more", [html.text(line) for line in lines]))
-    notes = list(dict.fromkeys(f"{words(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
+    whose = dict[str, list[str]]()
+    for effect in shown:
+        whose.setdefault(effect.note, []).append(f"{words(effect.factor)} {effect.level}")
+    notes = [f"{', '.join(levels)}: {note}" for note, levels in whose.items() if note]
     notes += [f"{words(f)} not judged: {why}" for f, why in result.aside.items()]
     if notes:
         blocks.append(html.notice("; ".join(notes) + "."))
     how = (
-        f"Intervals allow for differences between {result.clusters} clusters of trials (sessions)."
+        f"Intervals allow for differences between the {result.clusters} sessions."
         if result.clusters
         else "Intervals take the trials as independent of each other."
     )
