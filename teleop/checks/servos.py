@@ -277,6 +277,9 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
                         asked[servo_id] = bus.servo(servo_id)
                 if ids:
                     yield from _who_answers(bus, asked, port, baud, kind, shape, not twice)
+                    readable = [servo for servo in asked.values() if servo is not None]
+                    yield from _state(bus, readable, port, shape)
+                    yield _speed(bus, sorted(asked), port)
                 if twice:
                     found = f"several servos answer to id {', '.join(map(str, twice))} at once"
                     fix = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
@@ -312,7 +315,7 @@ def _who_answers(
     shape: Shape,
     is_clear: bool,
 ) -> Iterator[CheckResult]:
-    """Yield who answers at `baud`, and what is wrong; where `is_clear`, no id is there twice."""
+    """Yield who answers at `baud`, and who doesn't; where `is_clear`, no id is there twice."""
     result = functools.partial(CheckResult, AREA, subject=port)
     ids = sorted(asked)
     servos = [servo for servo in asked.values() if servo is not None]
@@ -328,10 +331,7 @@ def _who_answers(
         found += "; which arm it is isn't known, nor whether one before or behind these is silent"
     yield result(Level.OK, found, data={**data, "arm": kind, "servos": rows})
 
-    def named(some: Sequence[int]) -> str:
-        words = [f"{i} ({shape[i][0]})" if i in shape else str(i) for i in some]
-        return f"servo{'s' if len(some) > 1 else ''} {', '.join(words)}"
-
+    named = functools.partial(_named, shape)
     if baud != LEROBOT_BAUD:
         found = f"servos speak at {baud} baud; LeRobot and gaploop at {LEROBOT_BAUD}"
         fix = "Set them, one servo plugged in at a time: lerobot-setup-motors"
@@ -376,17 +376,25 @@ def _who_answers(
             found += ": their ids are swapped"
             fix = "Set the ids of both, one plugged in at a time: lerobot-setup-motors"
         yield result(Level.FAIL, found, fix, {"wrong": wrong})
-    on = [servo.id for servo in servos if servo.torque]
-    if on:
-        found = f"torque on at {named(on)}: a program that is gone left it on"
-        fix = "Hold the arm, it falls without it, and switch its power off and on."
-        yield result(Level.WARN, found, fix, {"torque": on})
     lost = [servo_id for servo_id, servo in asked.items() if servo is None]
     if lost:
         found = f"id {', '.join(map(str, lost))} answers a ping but can't be read"
         fix = "Two servos may share that id (lerobot-setup-motors), or its cable is loose."
         yield result(Level.FAIL, found, fix, {"unreadable": lost})
-    for model in sorted(models):
+
+
+def _state(
+    bus: _Bus, servos: Sequence[AnsweringServo], port: str, shape: Shape
+) -> Iterator[CheckResult]:
+    """Yield what is wrong with servos that answer: torque, firmware, ailments, supply, limits."""
+    result = functools.partial(CheckResult, AREA, subject=port)
+    named = functools.partial(_named, shape)
+    on = [servo.id for servo in servos if servo.torque]
+    if on:
+        found = f"torque on at {named(on)}: a program that is gone left it on"
+        fix = "Hold the arm, it falls without it, and switch its power off and on."
+        yield result(Level.WARN, found, fix, {"torque": on})
+    for model in sorted({servo.model for servo in servos}):
         versions: dict[str, list[int]] = {}
         for servo in servos:
             if servo.model == model:
@@ -413,8 +421,7 @@ def _who_answers(
         least_v = min(vitals[servo_id].supply_v for servo_id in weak)
         found = f"{least_v:.1f} V on {named(weak)}, made for 12 V: weak and slow"
         yield result(Level.WARN, found, "Use a 12 V supply with enough amperes.", {"ids": weak})
-
-    carry = [i for i in ids if i in shape and shape[i][0] in SIX_JOINTS[:-1]]
+    carry = [i for i in sorted(vitals) if i in shape and shape[i][0] in SIX_JOINTS[:-1]]
     for i in carry if bus.protocol is Protocol.FEETECH else ():
         read = {name: bus.read(i, reg.FEETECH[name]) for name in _TOO_WEAK}
         low = {n: int.from_bytes(raw, "little") for n, raw in read.items() if raw}
@@ -425,18 +432,26 @@ def _who_answers(
             fix = "Torque_Limit comes back with a power cycle; others: Feetech's FD program."
             yield result(Level.WARN, found, fix, {"id": i, **low})
 
+
+def _speed(bus: _Bus, ids: Sequence[int], port: str) -> CheckResult:
+    """Return how long one read of all servos takes, and whether that is fast enough."""
+    result = functools.partial(CheckResult, AREA, subject=port)
     turn_s = bus.seconds_per_turn(ids)
     data = {"read_all_s": turn_s}
     found = f"all servos read in {turn_s * 1e3:.2f} ms"
     if math.isnan(turn_s):
         found = "reads of all servos at once are never complete"
         fix = "Check cables and that every id is there once; set Return Delay Time to 0."
-        yield result(Level.FAIL, found, fix, data)
-    elif turn_s <= SLOW_S:
-        yield result(Level.OK, found, data=data)
-    else:
-        fix = "For 200 Hz: 1 Mbaud, latency timer 1 ms, Return Delay Time 0; or a lower --fps."
-        yield result(Level.WARN, found, fix, data)
+        return result(Level.FAIL, found, fix, data)
+    if turn_s <= SLOW_S:
+        return result(Level.OK, found, data=data)
+    fix = "For 200 Hz: 1 Mbaud, latency timer 1 ms, Return Delay Time 0; or a lower --fps."
+    return result(Level.WARN, found, fix, data)
+
+
+def _named(shape: Shape, some: Sequence[int]) -> str:
+    words = [f"{i} ({shape[i][0]})" if i in shape else str(i) for i in some]
+    return f"servo{'s' if len(some) > 1 else ''} {', '.join(words)}"
 
 
 def _listed(ids: Sequence[int]) -> str:
