@@ -27,8 +27,8 @@ POSITIONAL: Final = ("action", "board")
 ACTIONS: Final = ("serve", "submit", "show")
 RARE: Final = ("limits.*", "per_user", "workers", "every_s")
 EXAMPLE: Final = """
-python -m benchmarks.board submit board --policy.path=base --user=ana --trained_on='my takes'
-python -m benchmarks.board submit lab/cup --policy.path=ana/placer --trained_on='ana/takes'
+python -m benchmarks.board submit board --policy.path=base --user=ana --training_data='my takes'
+python -m benchmarks.board submit lab/cup --policy.path=ana/placer --training_data='ana/takes'
 python -m benchmarks.board serve board --factors='[lighting, distractors]' --n=20
 python -m benchmarks.board serve board --programs --takes=takes    attribution programs, too
 python -m benchmarks.board show board
@@ -59,7 +59,7 @@ class BoardConfig:
     """submit: commit, branch or tag on the Hub; the newest unless given."""
     program: str = ""
     """submit: folder or model repository of an attribution program, instead of a policy."""
-    trained_on: str = ""
+    training_data: str = ""
     """submit: the training set, declared in one line."""
     user: str = ""
     """submit: whose it is; the repository's owner where it is on the Hub."""
@@ -143,8 +143,8 @@ def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
         commit, _ = listing(str(path), config.revision or None)
         owner = str(path).partition("/")[0]
         user = config.user or owner
-        return Submission(user, name, track, config.trained_on, str(path), commit), {}
-    entry = Submission(config.user, name, track, config.trained_on)
+        return Submission(user, name, track, config.training_data, str(path), commit), {}
+    entry = Submission(config.user, name, track, config.training_data)
     if track == POLICY:
         folder = resolve(str(path))
         refuse_links_out(folder)

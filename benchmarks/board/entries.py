@@ -105,7 +105,7 @@ class Submission:
             )
         if not 0 < len(self.trained_on.strip()) <= WORDS or not self.trained_on.isprintable():
             raise UnusableInputError(
-                "What was it trained on? Say so in one line with --trained_on='me/dataset, 200 "
+                "What was it trained on? Say so in one line with --training_data='me/dataset, 200 "
                 "takes', up to 500 characters."
             )
         if self.source:

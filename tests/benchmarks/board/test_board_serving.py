@@ -395,7 +395,7 @@ def test_a_board_on_a_hub_is_entered_served_and_looked_at(
     first = repo.commit({**files, MARK: b'{"skill": 0.9}'}, "first")
     repo.commit({**files, MARK: b'{"skill": 0.0}', "weights.pkl": b""}, "second")
     hub.repos["model", "ana/placer"] = repo
-    told = ["--policy.path=ana/placer", "--trained_on=ana/takes"]
+    told = ["--policy.path=ana/placer", "--training_data=takes of ana, 200"]
     assert main(["serve", "lab/cup", "--n=4"]) == 0
     assert main(["submit", "lab/cup", *told, f"--revision={first}"]) == 0
     assert main(["submit", "lab/cup", *told, "--name=newer"]) == 0
@@ -423,7 +423,7 @@ def test_the_base_drives_from_its_box_as_it_does_outside(tmp_path: Path) -> None
     from gaploop.finetune.evaluate import evaluate
 
     board = str(tmp_path / "board")
-    told = ["--user=ana", "--trained_on=scripted takes", "--policy.path=base"]
+    told = ["--user=ana", "--training_data=scripted takes", "--policy.path=base"]
     assert main(["submit", board, *told]) == 0
     assert main(["serve", board, "--n=2"]) == 0
     found = look(Path(board))
