@@ -27,7 +27,7 @@ from benchmarks.emulated_episodes import record
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import percent, rate
-from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import (
@@ -94,7 +94,7 @@ def _late(x: FloatArray, j: int, ms: float, _s: float, fps: float, _r: Any) -> F
 
 
 def _play(x: FloatArray, j: int, width: float, _s: float, _f: float, _r: Any) -> FloatArray:
-    return _changed(x, j, arm.play(x[:, [j]], np.array([width]))[0, :, 0])
+    return _changed(x, j, joint_fits.play(x[:, [j]], np.array([width]))[0, :, 0])
 
 
 def _reversed(x: FloatArray, j: int, _size: float, _s: float, _f: float, _r: Any) -> FloatArray:
@@ -207,7 +207,7 @@ def _chosen(of: MotionRecording, rng: np.random.Generator) -> tuple[int, int] | 
     """Draw a joint that moves, and another; None where too few do."""
     moves = [
         k for k in of.arm
-        if np.median([np.ptp(e.command[:, k]) for e in of.episodes]) > 2 * arm.MOVES_DEG
+        if np.median([np.ptp(e.command[:, k]) for e in of.episodes]) > 2 * joint_fits.MOVES_DEG
     ]  # fmt: skip
     if len(moves) < 2:
         return None

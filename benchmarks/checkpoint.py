@@ -32,7 +32,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.statistics import percent, rate
 from gaploop.datasets.absolute.open_loop import statistics
-from gaploop.datasets.formats.dataset import NewDataset
+from gaploop.datasets.formats.new_dataset import NewDataset
 from gaploop.datasets.video import ENCODERS, encode
 
 JOINTS: Final = ("base", "shoulder", "elbow", "wrist", "roll", "gripper")

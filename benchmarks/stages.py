@@ -35,8 +35,8 @@ from gaploop.failure_analysis.diagnosis import (
 )
 from gaploop.failure_analysis.planning import remedies as offers
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
-from gaploop.failure_analysis.planning.plan import PlanRequest
-from gaploop.failure_analysis.planning.plan import plan_for as planned_for
+from gaploop.failure_analysis.planning.planner import PlanRequest
+from gaploop.failure_analysis.planning.planner import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.config import FinetuneConfig, StartPolicy

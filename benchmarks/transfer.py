@@ -198,7 +198,7 @@ class _Station:
         from benchmarks.stages import DIAGNOSIS, TWIN, plan_for, roll_out_and_diagnose
         from gaploop.core.journal_format import take_folders
         from gaploop.failure_analysis.planning.ledger import effort_from
-        from gaploop.failure_analysis.planning.plan import FIND_OUT
+        from gaploop.failure_analysis.planning.planner import FIND_OUT
         from gaploop.failure_analysis.planning.remedies import OPERATOR_H, PlanContext
 
         twin, path = self._twin(), self.folder / "plan.yaml"

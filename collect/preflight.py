@@ -41,7 +41,7 @@ from gaploop.datasets.absolute.findings import (
 )
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.teleop.checks import CheckResult, Level
-from gaploop.teleop.checks.arm import DAMPING, ESTOP, MEASURE
+from gaploop.teleop.checks.connected_arm import DAMPING, ESTOP, MEASURE
 
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""

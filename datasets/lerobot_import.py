@@ -33,14 +33,14 @@ from gaploop.datasets.edit.compose import (
     compose,
 )
 from gaploop.datasets.episodes_table import gap_row
-from gaploop.datasets.formats.dataset import (
+from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
+from gaploop.datasets.formats.new_dataset import (
     EpisodeStream,
     Recording,
     exported_features,
     recordings,
     write_dataset,
 )
-from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.v3_files import EpisodeReader, matrix
 from gaploop.datasets.whole_stats import complete_stats

@@ -21,7 +21,7 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.differences import Profile, profile, require_same
-from gaploop.datasets.formats.dataset import NewDataset
+from gaploop.datasets.formats.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
 

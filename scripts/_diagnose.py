@@ -39,7 +39,7 @@ from gaploop.failure_analysis.diagnosis import (
 from gaploop.failure_analysis.factors import attempted, trials_of
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
-from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import DELAY, SLUGGISH, PlanContext
 from gaploop.failure_analysis.reference import (
     LEAST_TAKES,

@@ -45,9 +45,15 @@ from gaploop.teleop.checks import (
     machine,
     servos,
 )
-from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, MEASURE, check_limits, check_moving
 from gaploop.teleop.checks.calibrations import check_station
 from gaploop.teleop.checks.cameras import check_pictures
+from gaploop.teleop.checks.connected_arm import (
+    ESTOP,
+    JOINT_ORDER,
+    MEASURE,
+    check_limits,
+    check_moving,
+)
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.servos.calibration import arm_folder
 from gaploop.teleop.stopping import disconnect

@@ -32,7 +32,7 @@ from gaploop.failure_analysis.planning.ledger import (
     note_carried_out,
     read_ledger,
 )
-from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import PlanContext
 from gaploop.failure_analysis.report.page import page
 from gaploop.finetune.remedy_trials import in_a_process, try_remedies

@@ -221,7 +221,7 @@ def show_file(device: Any) -> bool:
         print(as_yaml(preset(EVERYTHING)), end="")
         return True
     if str(getattr(device, "topics", "")) == "help":
-        from gaploop.teleop.lerobot_ros2.config import EXAMPLE
+        from gaploop.teleop.lerobot_ros2.config_ros2 import EXAMPLE
 
         print(EXAMPLE, end="")
         return True

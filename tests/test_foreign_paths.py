@@ -120,11 +120,11 @@ datasets/edit/compose.py:compose | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:compose | stage / name | dataset
 datasets/edit/compose.py:compose | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
-datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
-datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
-datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
-datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
+datasets/formats/new_dataset.py:_encode | path.unlink(missing_ok=True) | ours
+datasets/formats/new_dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
+datasets/formats/new_dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
+datasets/formats/new_dataset.py:write_dataset | shutil.rmtree(pictures) | ours
+datasets/formats/new_dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:_write_v21 | path / name | ours
@@ -142,10 +142,10 @@ datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | data
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/edit/compose.py:dataset_hash | root / folder | ours
-datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
-datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
+datasets/formats/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/formats/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/sources.py:load_mixture | path.parent / Path(r).expanduser() | user
-datasets/formats/dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/formats/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/check/dataset.py:_point | os.symlink(path, target) | ours
 datasets/check/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/check/dataset.py:fix | shutil.rmtree(stage) | ours

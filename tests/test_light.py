@@ -17,7 +17,7 @@ HEAVY = (
     *("statsmodels", "cryptography", "segno", "serial"),
 )
 LIGHT = ("failure_analysis", "datasets/check", "datasets/labels.py", "datasets/edit",
-         "datasets/formats", "datasets/lerobot_read.py", "datasets/formats/dataset.py",
+         "datasets/formats", "datasets/lerobot_read.py", "datasets/formats/new_dataset.py",
          "datasets/lerobot_import.py", "datasets/lerobot_publish.py",
          "datasets/whole_stats.py")  # fmt: skip
 """Folders and files that import nothing heavy, however far one follows them."""

@@ -18,7 +18,7 @@ from benchmarks.proof.rows import StudyRow, kept_rows, mean_of, won
 from gaploop.core.files import read_json, write_atomically
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.gains import curves_of, prior_entries
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
+from gaploop.failure_analysis.planning.planner import LEAST_RESPONSE
 from gaploop.failure_analysis.planning.remedies import SITES
 
 STUDY: Final = "study/"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
-from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
@@ -146,8 +146,8 @@ class ArmTests:
             report.untested["the arm"] = recording.why_not
             return
         self._note("rows a second", "", "", Estimate(self.fps, self.fps, self.fps), 0.5)
-        self.fits = arm.fit_joints(recording)
-        self.rests = [arm.rests_of(recording, k) for k in range(len(self.names))]
+        self.fits = joint_fits.fit_joints(recording)
+        self.rests = [joint_fits.rests_of(recording, k) for k in range(len(self.names))]
         self._wiring()
         self._dead()
         self._other_quantities()
@@ -203,7 +203,7 @@ class ArmTests:
         """Commands that another joint answers, or the same one turned round; and other units."""
         delays = [f.delay_s.value for f in self.fits if f.explained > EXPLAINED]
         delay_s = float(np.median(delays)) if delays else 0.1
-        same, turned, own = arm.distances(self.recording, delay_s)
+        same, turned, own = joint_fits.distances(self.recording, delay_s)
         moves = [k for k in self._free() if np.diag(own)[k] > 1.5]
         fix = "Fix ids or names in the robot's configuration, then record again."
         for n, i in enumerate(moves):
@@ -240,10 +240,12 @@ class ArmTests:
                 self.done.add(k)
         scales = [self.fits[k].gain.value for k in self._good_fits()]
         for k in self._free():  # in another unit a command may hardly move
-            far = min(max(float(np.ptp(e.command[:, k])) for e in self.episodes), arm.MOVES_DEG)
-            if far < arm.MOVES_DEG:
-                r, slope = arm.answers(self.recording, k)
-                scales += [slope] if r > ANSWERS and slope * far > arm.MOVES_DEG else []
+            far = min(
+                max(float(np.ptp(e.command[:, k])) for e in self.episodes), joint_fits.MOVES_DEG
+            )
+            if far < joint_fits.MOVES_DEG:
+                r, slope = joint_fits.answers(self.recording, k)
+                scales += [slope] if r > ANSWERS and slope * far > joint_fits.MOVES_DEG else []
         odd = [g for g in scales if not 0.5 < g < 2.0]
         if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
             self._say(
@@ -267,7 +269,7 @@ class ArmTests:
                     dead[e.index] = asked
                 elif went > moves and asked < max(0.5, 0.03 * went) and k not in apart:
                     idle[e.index] = went
-            if idle and abs(arm.answers(self.recording, k)[0]) > ANSWERS:
+            if idle and abs(joint_fits.answers(self.recording, k)[0]) > ANSWERS:
                 idle = {}  # it changes, in another unit
             for found, text, cause in (
                 (dead, f"{name} doesn't move when told to:", "encoder, cable, servo, no torque"),
@@ -358,7 +360,7 @@ class ArmTests:
         out more often than others.
         """
         values = episode.reading[:, k]
-        step = arm.quantum(values)
+        step = joint_fits.quantum(values)
         least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
         went = values[6:] - values[:-6]
@@ -480,7 +482,7 @@ class ArmTests:
         """Coarse steps and noise."""
         for k in self._free():
             values = np.concatenate([e.reading[:, k] for e in self.episodes])
-            step = arm.quantum(values)
+            step = joint_fits.quantum(values)
             # A joint on a straight way has equal gaps, too; steps are met again and again.
             again = np.count_nonzero(np.diff(values)) > 2 * len(np.unique(np.round(values, 5)))
             if np.isfinite(step) and step > QUANTUM_DEG and np.ptp(values) > 20 * step and again:
@@ -490,11 +492,11 @@ class ArmTests:
                     2 * step, size=Estimate(step, step, step),
                 )  # fmt: skip
                 continue
-            noise = arm.by_episode(self.rests[k], lambda r: r.noise)
+            noise = joint_fits.by_episode(self.rests[k], lambda r: r.noise)
             if len(noise) < 2:
                 continue
             size = median_interval(np.array(list(noise.values())))
-            asked, explained = arm.trembles(
+            asked, explained = joint_fits.trembles(
                 self.recording, k, self.rests[k], self.fits[k].delay_s.value
             )
             if size.value > NOISE_DEG and (size.value < RINGS * asked or explained > FOLLOWS):
@@ -528,7 +530,7 @@ class ArmTests:
             size = median_interval(np.array(every))
             fix = f"Look at fps in {self.root}/meta/info.json, and whether columns are shifted."
             late_ms = scaled(size, 1e3)
-            self.too_late = size.value > arm.LATEST_S - 1.5 / self.fps
+            self.too_late = size.value > joint_fits.LATEST_S - 1.5 / self.fps
             if size.low > LATE_S:
                 more = " at least" if self.too_late else ""
                 self._say(
@@ -621,11 +623,11 @@ class ArmTests:
             own = [
                 r for r in self.rests[k]
                 if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
-                or high - low < arm.MOVES_DEG  # it moves too little to meet a stop
+                or high - low < joint_fits.MOVES_DEG  # it moves too little to meet a stop
             ]  # fmt: skip
             self.rests[k] = own or self.rests[k]
             if len(own) >= 3:
-                offsets[k] = arm.rest_offset(own)
+                offsets[k] = joint_fits.rest_offset(own)
                 size = offsets[k][0]  # what weight does to it differs from pose to pose
                 least = max(0.5, abs(size.value) / 6)
                 self._note("offset", self.names[k], self._unit_of(k), size, least)
@@ -660,15 +662,15 @@ class ArmTests:
                 text += ", differently from pose to pose"
                 fix = "Hold the arm stretched out, then folded: what changes is weight."
                 apart = "weight on a weak drive, play, " + apart
-            found = arm.by_episode(self.rests[k], lambda r: r.off)
+            found = joint_fits.by_episode(self.rests[k], lambda r: r.off)
             shown = {e: v for e, v in found.items() if abs(v) >= 0.6 * limit}
             self._say("offset", k, f"{text}, by", shown, fix, size=size, apart=apart)
 
     def _moves_off(self, k: int) -> bool:
         """Say whether a rest offset changes over the episodes, and tell so."""
         rests = self.rests[k]
-        half = arm.friction(rests)
-        found = arm.by_episode(rests, lambda r: r.off - half * r.side)
+        half = joint_fits.friction(rests)
+        found = joint_fits.by_episode(rests, lambda r: r.off - half * r.side)
         if len(found) < 5:
             return False
         x, y = np.array(list(found), dtype=float), np.array(list(found.values()))
@@ -676,7 +678,7 @@ class ArmTests:
         slope = float(np.median((y[j] - y[i]) / (x[j] - x[i])))
         total = slope * float(x[-1] - x[0])
         tau = float(np.mean(np.sign(y[j] - y[i])))
-        first, step, clear = arm.change_point(y)
+        first, step, clear = joint_fits.change_point(y)
         left = y - np.where(np.arange(len(y)) < first, np.median(y[:first] if first else y),
                             np.median(y[first:]))  # fmt: skip
         sloped = y - slope * (x - x.mean())
@@ -712,7 +714,7 @@ class ArmTests:
             asked = np.concatenate([e.command[:, k] for e in self.episodes])
             if np.ptp(asked) < 20.0:
                 continue
-            sign = arm.closing(self.recording, k)
+            sign = joint_fits.closing(self.recording, k)
             end = float((sign * seen).min())
             gaps, stalls = dict[int, float](), dict[int, float]()
             for e in self.episodes:
@@ -759,7 +761,7 @@ class ArmTests:
         still = [self.names[k] for k in self.recording.arm if k not in explained]
         if still:
             who = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
-            least = f"{arm.MOVES_DEG:g}{self.unit or ' units'}"
+            least = f"{joint_fits.MOVES_DEG:g}{self.unit or ' units'}"
             report.untested[who] = f"commands cover less than {least}"
         report.untested["a wrong homing offset"] = "command and reading shift alike"
         report.untested["play behind the encoder"] = "readings don't show it"

@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
-from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import MotionRecording, evenly
 from gaploop.datasets.check.findings import reason
@@ -485,7 +485,7 @@ class CameraTests:
             still = np.median(spread, axis=0) < STILL
         shifts = np.array([_shift(e, reference, still) for e in edges])
         away = np.hypot(*shifts.T) / THUMB[0]
-        first, step, clear = arm.change_point(away)
+        first, step, clear = joint_fits.change_point(away)
         there = shifts[first:]
         # A camera that was moved stays where it was put; other things in the picture don't agree.
         strays = float(np.median(np.hypot(*(there - np.median(there, axis=0)).T))) / THUMB[0]
@@ -609,5 +609,5 @@ def picture_age(
 def _peak(curve: FloatArray, lags: NDArray[np.int_]) -> float:
     k = int(curve.argmax())
     if 0 < k < len(curve) - 1:
-        return arm.vertex(lags[k - 1 : k + 2].astype(float), -curve[k - 1 : k + 2])
+        return joint_fits.vertex(lags[k - 1 : k + 2].astype(float), -curve[k - 1 : k + 2])
     return float(lags[k])

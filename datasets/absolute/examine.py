@@ -17,11 +17,11 @@ from gaploop.core.paths import relative_path
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Outcome, plainly_radians
 from gaploop.datasets import layout
-from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.arm import examine_heat
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.cameras import CameraTests, look
 from gaploop.datasets.absolute.findings import AbsoluteReport, Day, Trend, trends
+from gaploop.datasets.absolute.joint_fits import examine_heat
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
 from gaploop.datasets.absolute.versions import SetComparison, compare, contents
 from gaploop.datasets.check.frames import stretches
@@ -184,7 +184,7 @@ class EpisodeTests:
         changes = dict[int, dict[str, Estimate]]()  # one change moves many joints: one sentence
         for k in self.recording.arm:
             starts = np.array([(e.command[0, k] + e.reading[0, k]) / 2 for e in whole])
-            first, step, clear = arm.change_point(starts)
+            first, step, clear = joint_fits.change_point(starts)
             if first >= 3 and len(whole) - first >= 3 and abs(step) > START_DEG and clear > 8:
                 before = starts[:first] - np.median(starts[:first])
                 half = 1.57 * float(np.ptp(np.percentile(before, [25, 75]))) / first**0.5

@@ -16,7 +16,7 @@ import numpy as np
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, rate
 from gaploop.datasets import layout
-from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.cameras import CameraLook
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
@@ -145,7 +145,9 @@ def contents(
     """Return what a dataset's episodes hold; `only` some of them, where a checkpoint says so."""
     held = SetContents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
-    closes = {k: arm.closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
+    closes = {
+        k: joint_fits.closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip
+    }
     for e in chosen:
         together = np.concatenate([e.command, e.reading], axis=1).astype(np.float32)
         held.keys[e.index] = hashlib.blake2b(together.tobytes(), digest_size=16).digest()

@@ -33,7 +33,7 @@ from gaploop.datasets.edit.compose import (
 )
 from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec
-from gaploop.datasets.formats.dataset import About, EpisodeStream, Recording, write_dataset
+from gaploop.datasets.formats.new_dataset import About, EpisodeStream, Recording, write_dataset
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import FrameTable, load_frames

@@ -38,7 +38,7 @@ from gaploop.core.files import (
 from gaploop.core.messages import Image
 from gaploop.core.paths import inside, plain_name, refuse_links_out
 from gaploop.datasets import columns, layout, staging, v3_files, video
-from gaploop.datasets.formats.dataset import About, exported_features, recordings
+from gaploop.datasets.formats.new_dataset import About, exported_features, recordings
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path

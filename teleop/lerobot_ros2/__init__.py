@@ -24,7 +24,11 @@ from lerobot.robots.robot import Robot
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 from numpy.typing import NDArray
 
-from gaploop.teleop.lerobot_ros2.config import Ros2CameraConfig, Ros2Parameters, Ros2RobotConfig
+from gaploop.teleop.lerobot_ros2.config_ros2 import (
+    Ros2CameraConfig,
+    Ros2Parameters,
+    Ros2RobotConfig,
+)
 
 if TYPE_CHECKING:
     from gaploop.teleop.lerobot_ros2.node import TopicNode

@@ -22,7 +22,7 @@ from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import Figure
 from gaploop.teleop.checks import CheckResult, Level
-from gaploop.teleop.checks.arm import ESTOP
+from gaploop.teleop.checks.connected_arm import ESTOP
 
 NAMES = ("shoulder_pan", "elbow", "wrist", "wrist_roll", "flange", "gripper")
 FIRST = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)

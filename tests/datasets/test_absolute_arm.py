@@ -11,7 +11,7 @@ import pytest
 from made_arms import NAMES, Change, as_is, recording, reordered, report
 
 from gaploop.core.messages import FloatArray
-from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording, _pairs
 from gaploop.datasets.columns import ACTION, STATE
@@ -121,7 +121,8 @@ def test_a_straight_way_isnt_taken_for_steps() -> None:
         ("offset", 1, changed(1, lambda x, _: x + 17.0), as_is, 17.0),
         ("offset", 4, changed(4, lambda x, _: x - 3.0), as_is, -3.0),
         ("joint_delay", 3, late(3, 1.8), as_is, 60.0),
-        ("dead_band", 2, changed(2, lambda x, _: arm.play(x[:, None], np.array([2.5]))[0, :, 0]),
+        ("dead_band", 2,
+         changed(2, lambda x, _: joint_fits.play(x[:, None], np.array([2.5]))[0, :, 0]),
          as_is, 2.5),
         ("gain", 0, changed(0, lambda x, _: 0.85 * x), as_is, 0.85),
         ("drift", 1, changed(1, lambda x, n: x + 4.0 * n / 9), as_is, 4.0),
@@ -211,7 +212,7 @@ def test_a_late_arms_stop_is_no_jitter() -> None:
         way = np.clip(np.arange(len(e.command)) - 60, 0, 40) * 0.8
         e.command[:] = way[:, None]
         e.reading[:] = np.concatenate([np.zeros(9), way[:-9]])[:, None]
-    assert max(r.noise for r in arm.rests_of(still, 2)) < 0.01
+    assert max(r.noise for r in joint_fits.rests_of(still, 2)) < 0.01
 
 
 def test_an_arm_that_trembles_as_told_has_no_noisy_encoder() -> None:
@@ -222,7 +223,7 @@ def test_an_arm_that_trembles_as_told_has_no_noisy_encoder() -> None:
         e.command[:] += np.random.default_rng(e.index).normal(0, 0.07, e.command.shape)
         late = np.vstack([np.repeat(e.command[:1], 2, axis=0), e.command[:-2]])
         e.reading[:] = late + np.diff(late, axis=0, prepend=late[:1])  # and rings
-    assert max(r.noise for r in arm.rests_of(told, 1)) > 0.1
+    assert max(r.noise for r in joint_fits.rests_of(told, 1)) > 0.1
     found = report(told)
     assert "noise" not in {f.kind for f in found.findings}
     assert "noise" not in found.good
@@ -248,7 +249,7 @@ def test_a_joint_without_a_name_that_stops_short_may_be_a_gripper(named: bool) -
 
 def test_play_isnt_called_a_clipped_joint() -> None:
     """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
-    sent = changed(1, lambda x, _: arm.play(x[:, None], np.array([2.4]))[0, :, 0])
+    sent = changed(1, lambda x, _: joint_fits.play(x[:, None], np.array([2.4]))[0, :, 0])
     assert {f.kind for f in report(recording(2, sent=sent)).findings} == {"dead_band"}
 
 
@@ -300,7 +301,10 @@ def test_a_slow_joint_has_no_play(
     def slow(x: FloatArray, _episode: int) -> FloatArray:
         told = x - bend * np.sign(x) * np.maximum(np.abs(x) - 25.0, 0.0)
         return sum(
-            (share * arm.lagged(told[None], seconds * 30.0)[0] for share, seconds in share_s),
+            (
+                share * joint_fits.lagged(told[None], seconds * 30.0)[0]
+                for share, seconds in share_s
+            ),
             np.zeros_like(x),
         )
 
@@ -345,7 +349,7 @@ def test_an_end_stop_is_no_play(joint: int, beyond_deg: float) -> None:
 def test_play_is_a_play() -> None:
     """The output stays within half the width of the input, and moves only where it must."""
     u = np.cumsum(np.random.default_rng(0).normal(0, 1, (300, 2)), axis=0)
-    out = arm.play(u, np.array([0.0, 3.0]))
+    out = joint_fits.play(u, np.array([0.0, 3.0]))
     assert np.allclose(out[0], u)
     assert (np.abs(out[1] - u) <= 1.5 + 1e-9).all()
     moved = np.abs(np.diff(out[1], axis=0)) > 1e-9

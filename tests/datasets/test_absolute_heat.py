@@ -12,8 +12,8 @@ import pytest
 from made_arms import NAMES, recording
 
 from gaploop.core.telemetry import Telemetry
-from gaploop.datasets.absolute.arm import examine_heat
 from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.joint_fits import examine_heat
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 
 RATE_HZ = 200.0

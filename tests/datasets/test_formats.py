@@ -18,8 +18,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import staging
 from gaploop.datasets.formats import lerobot_v2
-from gaploop.datasets.formats.dataset import exported_features
 from gaploop.datasets.formats.lerobot_v2 import export_v21
+from gaploop.datasets.formats.new_dataset import exported_features
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 from gaploop.scripts.cli import main
 

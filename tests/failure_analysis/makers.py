@@ -14,7 +14,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.gains import Budget
-from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 RATE_HZ = 100.0

@@ -37,7 +37,7 @@ from gaploop.failure_analysis.planning.gains import (
     split_takes,
 )
 from gaploop.failure_analysis.planning.ledger import effort_from
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import LEAST_RESPONSE, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES, PlanContext
 from gaploop.failure_analysis.report.report import deployment_lines
 from gaploop.failure_analysis.signals.registry import Evidence

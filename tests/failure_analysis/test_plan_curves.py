@@ -20,7 +20,7 @@ from gaploop.failure_analysis.planning.gains import (
     prior_entries,
     updated,
 )
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
+from gaploop.failure_analysis.planning.planner import LEAST_RESPONSE
 
 D = GapDimension
 OBJECT, POSE = D.OBJECT_PROPERTY, D.SPATIAL_GEOMETRY

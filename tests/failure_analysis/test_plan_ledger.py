@@ -25,7 +25,7 @@ from gaploop.failure_analysis.planning.ledger import (
     note_carried_out,
     read_ledger,
 )
-from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import fixed_by
 from gaploop.scripts.cli import main
 

@@ -25,7 +25,7 @@ from gaploop.failure_analysis.planning import remedies
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import LedgerEntry
-from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import LEAST_POINTS, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import (
     LIGHT,
     MEASURED,
@@ -254,7 +254,7 @@ def test_the_remedy_is_the_one_that_brings_most_for_an_operators_hour(tmp_path: 
 def test_collecting_wins_where_it_brings_more_and_says_by_how_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gaploop.failure_analysis.planning import plan as module
+    from gaploop.failure_analysis.planning import planner as module
 
     hopeless = (np.full(4000, 0.02), 3)
     monkeypatch.setattr("gaploop.failure_analysis.planning.remedies.fixed_by", lambda *_: hopeless)

@@ -19,7 +19,7 @@ from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
 from gaploop.failure_analysis.factors import Trials
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves, flat_curve
-from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
+from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 from gaploop.failure_analysis.reference import choose_reference
 from gaploop.failure_analysis.report.page import (
     Section,

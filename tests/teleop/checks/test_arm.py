@@ -28,7 +28,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.checks import By, CheckResult, Level, Person, all_usable
-from gaploop.teleop.checks.arm import (
+from gaploop.teleop.checks.connected_arm import (
     MEASURE,
     MOVED,
     STILL,

@@ -24,7 +24,7 @@ from gaploop.core.station import Station
 from gaploop.scripts.cli import main
 from gaploop.teleop.lerobot_devices.make import make_cameras, make_follower
 from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, _rgb
-from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
+from gaploop.teleop.lerobot_ros2.config_ros2 import EXAMPLE, Ros2Parameters
 
 FILE = Path(__file__).parent / "robot_process.py"
 NAMES = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
