@@ -244,11 +244,8 @@ def is_better(cell: DemoCell) -> bool:
 
 def message(cells: Sequence[DemoCell]) -> str:
     """Return how it ended, in a line."""
-    told = [
-        f"Cell {name} {'got better' if is_better(cell) else 'is not shown to be better'}"
-        for name, cell in zip("AB", cells, strict=True)
-    ]
-    return f"{', '.join(told)}."
+    first, second = ("got better" if is_better(c) else "is not shown to be better" for c in cells)
+    return f"Cell A {first}, cell B {second}."
 
 
 def _report(cells: Sequence[DemoCell], folder: Path, minutes: float) -> Path:
@@ -275,8 +272,8 @@ def _report(cells: Sequence[DemoCell], folder: Path, minutes: float) -> Path:
     caption = f"Success over {nominal.trials} rollouts each, on the same scenes; 95 % intervals."
     blocks = [
         page.notice(SIM_TO_SIM),
-        *(page.notice(c.verdict.message, "good" if is_better(c) else "bad")
-          for c in cells if c.verdict),
+        *(page.notice(f"Cell {name}: {c.verdict.message}", "good" if is_better(c) else "bad")
+          for name, c in zip("AB", cells, strict=True) if c.verdict),
         page.facts(facts),
         page.bars(bars, (0.0, 1.0)),
         page.text(caption),
