@@ -54,20 +54,23 @@ def record(claims: Connection, journal: Path, take_s: float, takes: int) -> None
     """Record takes of `take_s` [s] in real time.
 
     Claims ("row", uid, k) before row k is written, ("sealing", uid), ("sealed", uid, seconds
-    that it took), ("handed over", seconds), ("lost", uid) for a take whose encoder died, and
-    ("encoder", pid).
+    that it took), ("handed over", seconds), ("lost", uid) for a take whose encoder died, "" where
+    it died between two, and ("encoder", pid).
     """
     with Encoder() as encoder:
         encoder.start(header().cameras)
-        claims.send(("encoder", encoder.pid))
+        claimed, ended_s = encoder.pid, 0.0
+        claims.send(("encoder", claimed))
         claims.send(("ready",))
-        ended_s = 0.0
         for _ in range(takes):
             with JournalWriter(journal, header(), encoder=encoder) as writer:
                 if ended_s:
                     claims.send(("handed over", time.monotonic() - ended_s))
+                if encoder.pid != claimed:
+                    claimed = encoder.pid
+                    claims.send(("lost", ""))
+                    claims.send(("encoder", claimed))
                 if not _write(claims, writer, round(take_s * FPS)):
-                    claims.send(("encoder", encoder.pid))
                     continue
                 claims.send(("sealing", writer.folder.name))
                 ended_s = time.monotonic()
