@@ -279,7 +279,7 @@ def check_world(
             world.action_space.seed(0)
             world.step(world.action_space.sample())
             if silence := world.silence():
-                fix = "Write is_success into info at every step."
+                fix = "Write is_success into info at every step, in a gymnasium.Wrapper of yours."
                 yield CheckResult("success", Level.WARN, silence, fix)
             yield from _inside(world)
 
@@ -447,7 +447,10 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
         for role, said in known.roles.words(known.model).items():
             fix, level = "", Level.OK
             if role in known.roles.doubts:
-                fix, level = f"Write {role}: NAME into a file, and give --roles=FILE.", Level.WARN
+                name = "NAME" if role in ("object", "table") else "[NAME]"
+                fix, level = f"Write {role}: {name} into a file, and give --roles=FILE.", Level.WARN
+                if role == "cameras" and not known.model.ncam:
+                    fix = ""
                 if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
                     fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)
