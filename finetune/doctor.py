@@ -33,7 +33,7 @@ from gaploop.sim.catalogue import arm_of
 from gaploop.sim.gaps.world_model import NoModel
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.predicates import parse
-from gaploop.sim.scene_world import AT_IT_M, SPEED_M_S, Demonstrator, SceneWorld
+from gaploop.sim.scene_world import AT_IT_M, SPEED_M_S, Demonstrator, SceneWorld, things_of
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks import CheckResult, Level
@@ -296,7 +296,9 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         for _ in range(round(SETTLE_S / world.period_s)):
             world.step(world.action_of(goal))
         share = (world.angles()[k] - before) / (goal[k] - before)
-        fix = "" if share > 0.5 else "Raise its actuator's kp, or see what blocks it."
+        fix = (
+            "" if share > 0.5 else f"Raise its actuator's kp, or see what blocks it.{_at(world, k)}"
+        )
         if share >= 1.5:
             fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
         is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
@@ -306,6 +308,27 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
         said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
         yield _result("joints", said, fix, name)
+
+
+def _at(world: SceneWorld, k: int) -> str:
+    """Say what touches what a joint moves; "" where nothing does."""
+    model, data = world.model, world.data
+    if (name := world.joint_names[k]) not in world.driven_joints:
+        return ""
+    moved = {int(model.jnt_bodyid[model.joint(name).id])}
+    for body, above in enumerate(model.body_parentid):  # parents come first
+        moved |= {body} if int(above) in moved else set()
+    pairs = (
+        [int(model.geom_bodyid[g]) for g in pair] for pair in data.contact.geom if min(pair) >= 0
+    )
+    for one, other in (sorted(p, key=moved.__contains__) for p in pairs):
+        if other in moved and one not in moved:
+            bodies = [model.body(b).name or f"body {b}" for b in (other, one)]
+            return (
+                f" {bodies[0]} touches {bodies[1]}: where they overlap by design, write <exclude "
+                f'body1="{bodies[0]}" body2="{bodies[1]}"/> into <contact> of {world.scene.mjcf}.'
+            )
+    return ""
 
 
 def _resets(world: SceneWorld) -> CheckResult:
@@ -364,12 +387,14 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
         model.body(b).name for b in range(model.nbody)
         if model.body_weldid[b] and b not in world.state.arm and model.body(b).name
     ]  # fmt: skip
+    missed = [thing for thing in things_of(world) if thing in loose]
     gripped, found = dict[str, int](), dict[str, str]()
     for _ in range(world.max_steps):
         before, action = len(drives.off_m), drives(None)
+        touched = [b for b in loose if world.state.touching(b) & world.state.arm]
+        missed = [b for b in missed if b not in touched]
         if (number := len(drives.off_m)) > before:  # a waypoint is over
             point, off_m = points[number - 1], drives.off_m[-1]
-            touched = [b for b in loose if world.state.touching(b) & world.state.arm]
             if point.get("gripper") == "open":
                 gripped = {}
             for body in gripped.keys() - touched:
@@ -393,7 +418,12 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
         world.step(action)
     if not drives.done:
         found["late"] = f"max_s is over before waypoint {len(drives.off_m) + 1} of {len(points)}"
-    if not found.keys() - {"late"} and (off_m := max(drives.off_m, default=0.0)) > APART_M:
+    if missed and not found.keys() - {"late"}:
+        found["missed"] = f"the arm never touches {', '.join(missed)}"
+    if (
+        not found.keys() - {"late", "missed"}
+        and (off_m := max(drives.off_m, default=0.0)) > APART_M
+    ):
         number = drives.off_m.index(off_m) + 1
         found[f"off {number}"] = f"the tool stays {1e3 * off_m:.0f} mm off waypoint {number}"
     said = world.asked.success

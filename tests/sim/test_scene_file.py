@@ -299,6 +299,8 @@ def test_doctor_says_why_waypoints_fail(scene: Path, monkeypatch: pytest.MonkeyP
     on_its_side = said(scene, "tool: tip", "tool: {body: hand, at_m: [0.1, 0, 0]}")
     axis = "x axis seems to point out of the hand, not z: write out: x."
     assert axis in said_by_doctor(on_its_side, monkeypatch)
+    above = said_by_doctor(said(scene, "-0.09, 0.0]", "-0.09, 0.15]"), monkeypatch)
+    assert "the arm never touches ball; at the end not so" in above
     (scene.parent / "bench.xml").write_text(BENCH.replace('kp="200"', 'kp="2"'))
     words = r"In 2 of 2 .*the tool stays \d+ mm off waypoint \d; at the end not so: .*Mend"
     assert re.match(words, said_by_doctor(said(scene, "", ""), monkeypatch))
@@ -362,6 +364,47 @@ def _driven(world: SceneWorld) -> list[Any]:
     world.reset(seed=0)
     drives = Demonstrator(world)
     return [world.step(drives(None))[0]["agent_pos"] for _ in range(60)]
+
+
+def test_doctor_says_what_blocks_a_joint(scene: Path) -> None:
+    """xArm's first link overlaps its base, which MuJoCo lets collide: "see what blocks it"."""
+    wall = (
+        '<body name="wall"><geom type="box" size=".1 .01 .1" pos=".1 .03 .2"/></body></worldbody>'
+    )
+    (scene.parent / "bench.xml").write_text(BENCH.replace("</worldbody>", wall))
+    found = list(doctor._joints(SceneWorld(load_scene(scene))))
+    fixes = {result.subject: result.fix for result in found}
+    assert 'write <exclude body1="hand" body2="wall"/> into <contact> of' in fixes["y"]
+    assert not fixes["z"]
+
+
+@pytest.mark.parametrize("at", ["arm/urdf/arm.urdf", "arm.urdf", "clone/urdf/arm.urdf"])
+def test_a_urdf_finds_the_meshes_of_its_ros_package(scene: Path, at: str) -> None:
+    """xArm's ended in "Error opening file 'package:/…'", as any URDF of ROS would."""
+    folder = scene.parent
+    urdf, mesh = (
+        folder / at,
+        folder / ("clone" if at.startswith("clone") else "arm") / "meshes/x.obj",
+    )
+    for file in (urdf, mesh):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    urdf.write_text("""<robot name="arm">
+      <link name="base"/><link name="link"><inertial><mass value="1"/>
+      <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial><collision><geometry>
+      <mesh filename="package://arm/meshes/x.obj"/></geometry></collision></link>
+      <joint name="j" type="revolute"><parent link="base"/><child link="link"/><axis xyz="0 0 1"/>
+      <limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>""")
+    corners = "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\n"
+    mesh.write_text(corners + "f 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+    bench = BENCH.replace("<actuator>", '<actuator><position joint="j" kp="9"/>')
+    (folder / "bench.xml").write_text(bench)
+    file = said(scene, "fps: 25", f"arm: {at}")
+    assert SceneWorld(load_scene(file)).model.nmesh == 1
+    mesh.unlink()
+    with pytest.raises(
+        UnusableInputError, match=r"no folder above it has .*Put the ROS package arm"
+    ):
+        SceneWorld(load_scene(file))
 
 
 @pytest.mark.parametrize("range_deg", ["-180 -4", "4 180"])
