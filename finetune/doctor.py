@@ -441,8 +441,8 @@ def _apart(world: SceneWorld, part: Any) -> str:
     named = [v for v in said.values() if isinstance(v, str)] if isinstance(said, Mapping) else ()
     if len(named) != 2:
         return ""
-    away_m = np.linalg.norm(world.state.place_m(named[0]) - world.state.place_m(named[1]))
-    return f", {1e3 * float(away_m):.0f} mm apart"
+    away_m = float(np.linalg.norm(world.state.place_m(named[0]) - world.state.place_m(named[1])))
+    return f", {1e3 * away_m:.0f} mm apart" if away_m < 1.0 else f", {away_m:.0f} m apart"
 
 
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
