@@ -21,6 +21,7 @@ from gaploop.core.arm import Box, GuardedPoint
 from gaploop.core.arms import ARM_MODELS, model_of
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
+from gaploop.core.paths import relative_path
 
 __all__ = ["ARM_MODELS", "TOOL_SITES", "ArmModel", "Box", "kinematic_model", "model_of"]
 
@@ -268,6 +269,34 @@ def _compiled(mjcf: Path, _changed_ns: int) -> Any:
     except ValueError as error:
         first = str(error).strip().splitlines()[0]
         raise UnusableInputError(f"MuJoCo can't use the arm model {mjcf}: {first}") from error
+
+
+def read_spec(mjcf: Path) -> Any:
+    """Read a `mujoco.MjSpec` from MJCF or URDF.
+
+    Meshes that a URDF names as ROS does, `package://NAME/…`, are found below one of the folders
+    that it lies in: the package's own, or one that holds the package.
+
+    Raises:
+        UnusableInputError: such a mesh isn't there.
+        ValueError: MuJoCo can't read it.
+    """
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(str(mjcf))
+    for mesh in spec.meshes:
+        _, is_packed, named = mesh.file.partition("package://")
+        if not is_packed:
+            continue
+        package, _, below = relative_path(named, "mesh", mjcf).partition("/")
+        places = [at / part for at in mjcf.resolve().parents for part in (named, below)]
+        mesh.file = str(next((place for place in places if place.is_file()), ""))
+        if not mesh.file:
+            raise UnusableInputError(
+                f"{mjcf}: no folder above it has the mesh {named}. Put the ROS package {package} "
+                "beside it."
+            )
+    return spec
 
 
 def strip(spec: Any) -> None:

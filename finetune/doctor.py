@@ -5,6 +5,7 @@ arm stands in for a dataset: what a checkpoint's files say is set against it as 
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +31,14 @@ from gaploop.failure_analysis.cameras.policy_cameras import (
     moved,
 )
 from gaploop.failure_analysis.views.pictures import squared
+from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.finetune.lerobot_latency import check_timing
 from gaploop.sim.catalogue import arm_of
 from gaploop.sim.gaps.world_model import NoModel
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.predicates import parse
+from gaploop.sim.scene_world import AT_IT_M, SPEED_M_S, Demonstrator, SceneWorld, things_of
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks import CheckResult, Level
@@ -281,7 +284,7 @@ def check_world(
             world.action_space.seed(0)
             world.step(world.action_space.sample())
             if silence := world.silence():
-                fix = "Write is_success into info at every step."
+                fix = "Write is_success into info at every step, in a gymnasium.Wrapper of yours."
                 yield CheckResult("success", Level.WARN, silence, fix)
             yield from _inside(world)
 
@@ -298,7 +301,9 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         for _ in range(round(SETTLE_S / world.period_s)):
             world.step(world.action_of(goal))
         share = (world.angles()[k] - before) / (goal[k] - before)
-        fix = "" if share > 0.5 else "Raise its actuator's kp, or see what blocks it."
+        fix = (
+            "" if share > 0.5 else f"Raise its actuator's kp, or see what blocks it.{_at(world, k)}"
+        )
         if share >= 1.5:
             fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
         is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
@@ -308,6 +313,27 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
         said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
         yield _result("joints", said, fix, name)
+
+
+def _at(world: SceneWorld, k: int) -> str:
+    """Say what touches what a joint moves; "" where nothing does."""
+    model, data = world.model, world.data
+    if (name := world.joint_names[k]) not in world.driven_joints:
+        return ""
+    moved = {int(model.jnt_bodyid[model.joint(name).id])}
+    for body, above in enumerate(model.body_parentid):  # parents come first
+        moved |= {body} if int(above) in moved else set()
+    pairs = (
+        [int(model.geom_bodyid[g]) for g in pair] for pair in data.contact.geom if min(pair) >= 0
+    )
+    for one, other in (sorted(p, key=moved.__contains__) for p in pairs):
+        if other in moved and one not in moved:
+            bodies = [model.body(b).name or f"body {b}" for b in (other, one)]
+            return (
+                f" {bodies[0]} touches {bodies[1]}: where they overlap by design, write <exclude "
+                f'body1="{bodies[0]}" body2="{bodies[1]}"/> into <contact> of {world.scene.mjcf}.'
+            )
+    return ""
 
 
 def _resets(world: SceneWorld) -> CheckResult:
@@ -332,15 +358,17 @@ def _resets(world: SceneWorld) -> CheckResult:
 def _demonstrator(world: SceneWorld, config: GymEnvConfig) -> CheckResult:
     if not world.scene.demonstrator:
         return CheckResult("demonstrator", Level.WARN, "none", "Add waypoints, or record a person.")
-    rate = evaluate_gym(DEMONSTRATOR, config, RESETS).total
+    tried = list[Rollout]()
+    rate = evaluate_gym(DEMONSTRATOR, config, RESETS, on_rollouts=tried.extend).total
     fix = ""
     if rate.rate < WEAK:
-        fix = f"{_missed(world)}Mend its waypoints first: a policy learns no better."
+        missed = _missed(world, [r.seed for r in tried if not r.success])
+        fix = f"{missed} Mend its waypoints first: a policy learns no better."
     return CheckResult("demonstrator", Level.WARN if fix else Level.OK, f"succeeds {rate}", fix)
 
 
-def _missed(world: SceneWorld) -> str:
-    """Say what is seen of why waypoints fail: a tool that points elsewhere, or stays off one."""
+def _missed(world: SceneWorld, failed: Sequence[int]) -> str:
+    """Say what is seen of why waypoints fail: a tool that points elsewhere, or what went wrong."""
     world.reset(seed=0)
     site = world.data.site(world.scene.tool.site)
     hand_m = world.data.xpos[world.model.site_bodyid[site.id]]
@@ -348,13 +376,78 @@ def _missed(world: SceneWorld) -> str:
     most = int(np.argmax(np.abs(along_m)))
     if np.abs(along_m).max() > APART_M and (most < 2 or along_m[2] < 0.0):
         axis = "-" * int(along_m[most] < 0.0) + "xyz"[most]
-        return f"Its tool's {axis} axis seems to point out of the hand, not z: write out: {axis}. "
-    drives = Demonstrator(world)
+        return f"Its tool's {axis} axis seems to point out of the hand, not z: write out: {axis}."
+    seen = [_went_wrong(world, seed) for seed in failed]
+    usual, count = Counter(next(iter(faults)) for faults in seen).most_common(1)[0]
+    shown = next(k for k, faults in enumerate(seen) if next(iter(faults)) == usual)
+    alike = f"In {count} of {len(failed)} failures, such as scene {failed[shown]}, "
+    return alike + "; ".join(seen[shown].values()) + "."
+
+
+def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
+    """Return what goes wrong in an attempt of the waypoints, in turn: its kind, and in words."""
+    world.reset(seed=seed)
+    drives, points, model = Demonstrator(world), world.asked.demonstrator, world.model
+    loose = [
+        model.body(b).name for b in range(model.nbody)
+        if model.body_weldid[b] and b not in world.state.arm and model.body(b).name
+    ]  # fmt: skip
+    missed = [thing for thing in things_of(world) if thing in loose]
+    gripped, found = dict[str, int](), dict[str, str]()
     for _ in range(world.max_steps):
-        world.step(drives(None))
-    off_m = max(drives.off_m, default=0.0)
-    number = drives.off_m.index(off_m) + 1 if off_m > APART_M else 0
-    return f"The tool stays {1000.0 * off_m:.0f} mm off waypoint {number}. " if number else ""
+        before, action = len(drives.off_m), drives(None)
+        touched = [b for b in loose if world.state.touching(b) & world.state.arm]
+        missed = [b for b in missed if b not in touched]
+        if (number := len(drives.off_m)) > before:  # a waypoint is over
+            point, off_m = points[number - 1], drives.off_m[-1]
+            if point.get("gripper") == "open":
+                gripped = {}
+            for body in gripped.keys() - touched:
+                step_m = point.get("speed_m_s", SPEED_M_S) * world.period_s
+                found[f"lost {number}"] = (
+                    f"{body}, gripped at waypoint {gripped.pop(body)}, is lost on the way to "
+                    f"{number}, where the tool goes {1e3 * step_m:.0f} mm a frame: lower its "
+                    "speed_m_s, raise fps, or grip deeper or harder"
+                )
+            if point.get("gripper") == "closed":
+                gripped = dict.fromkeys(touched, number)
+                tip_m = world.data.site(world.scene.tool.site).xpos
+                away_m = {b: float(np.linalg.norm(world.state.place_m(b) - tip_m)) for b in loose}
+                body = min(away_m, key=away_m.__getitem__, default="")
+                if body and not gripped and away_m[body] < AT_IT_M:
+                    off = f", which is {1e3 * off_m:.0f} mm off it" * (off_m > APART_M)
+                    found[f"empty {number}"] = (
+                        f"waypoint {number} grips nothing: {body} is {1e3 * away_m[body]:.0f} mm "
+                        f"from the tool{off}"
+                    )
+        world.step(action)
+    if not drives.done:
+        found["late"] = f"max_s is over before waypoint {len(drives.off_m) + 1} of {len(points)}"
+    if missed and not found.keys() - {"late"}:
+        found["missed"] = f"the arm never touches {', '.join(missed)}"
+    if (
+        not found.keys() - {"late", "missed"}
+        and (off_m := max(drives.off_m, default=0.0)) > APART_M
+    ):
+        number = drives.off_m.index(off_m) + 1
+        found[f"off {number}"] = f"the tool stays {1e3 * off_m:.0f} mm off waypoint {number}"
+    said = world.asked.success
+    parts = said["all"] if isinstance(said, Mapping) and "all" in said else [said]
+    lacking = [part for part in parts if not world.state.satisfies(parse(part, model, ""))]
+    words = ", ".join(str(part) + _apart(world, part) for part in lacking)
+    words = words.replace("'", "").replace("{True:", "{on:")  # as YAML reads it
+    found["end"] = f"at the end not so: {words}" if words else "success comes at the very end"
+    return found
+
+
+def _apart(world: SceneWorld, part: Any) -> str:
+    """Say how far the two are apart that a predicate is about; "" where it isn't about two."""
+    said = next(iter(part.values())) if isinstance(part, Mapping) else None
+    named = [v for v in said.values() if isinstance(v, str)] if isinstance(said, Mapping) else ()
+    if len(named) != 2:
+        return ""
+    away_m = float(np.linalg.norm(world.state.place_m(named[0]) - world.state.place_m(named[1])))
+    return f", {1e3 * away_m:.0f} mm apart" if away_m < 1.0 else f", {away_m:.0f} m apart"
 
 
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
@@ -389,7 +482,10 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
         for role, said in known.roles.words(known.model).items():
             fix, level = "", Level.OK
             if role in known.roles.doubts:
-                fix, level = f"Write {role}: NAME into a file, and give --roles=FILE.", Level.WARN
+                name = "NAME" if role in ("object", "table") else "[NAME]"
+                fix, level = f"Write {role}: {name} into a file, and give --roles=FILE.", Level.WARN
+                if role == "cameras" and not known.model.ncam:
+                    fix = ""
                 if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
                     fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)

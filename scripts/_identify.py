@@ -66,6 +66,12 @@ def run(config: IdentifyConfig) -> int:
         128 + the signal where one came. Nothing is identified where it didn't get to its end.
     """
     code, measured = 0, dict[str, Any]()
+    if (scene := getattr(config.robot, "scene", None)) is not None:
+        raise UnusableInputError(
+            f"--measure moves no arm of a scene file. Let one be driven there, by gaploop record "
+            f"--robot.scene={scene} or gaploop evaluate --env.scene={scene} --dataset.root=DIR, "
+            f"then: gaploop identify DIR --env.scene={scene}"
+        )
     is_device = not isinstance(config.robot, Modelled | None)
     if is_device and not (config.measure or config.dry_run):
         raise UnusableInputError(

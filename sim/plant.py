@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any, Final, Self
 
 import cv2
@@ -26,7 +27,7 @@ import numpy as np
 from gaploop.core import platform_calls
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
-from gaploop.core.kinematics import ARM_MODELS, ArmModel
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, read_spec
 from gaploop.core.messages import FloatArray, FollowerState, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import look_at_quat, set_offscreen
@@ -142,7 +143,7 @@ def make_plant(name: str) -> MujocoPlant:
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
     known = ARM_MODELS.get(name)
-    spec = mujoco.MjSpec.from_file(str(known.mjcf if known else name))
+    spec = read_spec(known.mjcf if known else Path(name))
     servos = {servo.target: servo for servo in spec.actuators}
     if lacking := [joint for joint in arm.joint_names if joint not in servos]:
         raise UnusableInputError(

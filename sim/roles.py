@@ -102,11 +102,9 @@ def find_roles(
             int(j) for j in np.flatnonzero(parents == hand) if model.jnt_type[j] in SCALAR
         )
         arm = tuple(j for j in arm if j not in gripper)
+    arm, gripper = tuple(said.get("arm", arm)), tuple(said.get("gripper", gripper))
     if not arm:
         doubts["arm"] = "no driven chain of joints was found: name its joints"
-    arm = tuple(said.get("arm", arm))
-    if "gripper" in said:
-        gripper = tuple(said["gripper"])
     moved = {int(model.jnt_bodyid[j]) for j in gripper}
     fingers = tuple(
         g
@@ -116,15 +114,23 @@ def find_roles(
     )
     if fingers and len(moved) == 1 and hand >= 0:  # one jaw moves, the other is the hand's
         fingers += tuple(g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == hand)
-    if not gripper and arm:
-        doubts["gripper"] = "no moving fingers were found at the end of the arm: name their joints"
+    if not gripper and arm and "gripper" not in said:
+        doubts["gripper"] = (
+            "no moving fingers were found at the end of the arm: name their joints, or [] for none"
+        )
     base = model.body_rootid[model.jnt_bodyid[arm[0]]] if arm else -1
     thing, choices = _object(model, base)
     if "object" in said:
         thing = said["object"]
     elif thing < 0:
+        driven = {model.actuator_trnid[a, 0] for a in motors_of(model, range(model.njnt))}
+        moving = {int(b) for j, b in enumerate(model.jnt_bodyid) if j not in driven}
+        moving = {b for b in moving if model.body_rootid[b] != base}
+        such = ", such as " * bool(moving) + ", ".join(_name(model, b) for b in sorted(moving))
         doubts["object"] = (
-            f"one of {', '.join(choices)}" if choices else "nothing in it moves freely: name a body"
+            f"one of {', '.join(choices)}"
+            if choices
+            else f"nothing in it moves freely: name a body{such}"
         )
     table, table_geoms = -1, tuple[int, ...]()
     if "table" in said:
@@ -140,7 +146,7 @@ def find_roles(
         names = ", ".join(model.camera(c).name for c in cameras)
         doubts["cameras"] = (
             f"{names and 'one or more of '}{names or 'the model has none'}"
-            if camera is None
+            if camera is None or not names
             else f"it draws by none of the model's; have it made with one of {names}"
         )
         cameras = ()
@@ -324,6 +330,7 @@ class Survey:
     Attributes:
         data: as the environment was reset with seed 0.
         servos: actuator of each joint where all of the arm are driven by position servos, or ().
+        sent: what each of those is sent: so many times where [rad or m], plus so much.
         readings: where the observation shows joint angles.
         zero_keys: as of `SensorPath`.
         qpos: address of each joint's angle.
@@ -333,6 +340,7 @@ class Survey:
     data: mujoco.MjData
     roles: Roles
     servos: tuple[int, ...]
+    sent: tuple[tuple[float, float], ...]
     readings: tuple[Reading, ...]
     zero_keys: tuple[str | None, ...]
     qpos: NDArray[np.int64]
@@ -350,13 +358,14 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     joints = (*found.arm, *found.gripper)
     by_joint = {int(model.actuator_trnid[a, 0]): a for a in motors_of(model, joints)}
     servos = position_servos(model)
-    driven = all(servos.get(by_joint.get(j, -1)) == (1.0, 0.0) for j in found.arm)
+    driven = all(by_joint.get(j) in servos for j in found.arm)
     qpos, count = np.array(model.jnt_qposadr[list(joints)], dtype=np.int64), len(found.arm)
     keys = (*ZERO_KEYS, *[""] * count)[:count] + (None,) * len(found.gripper)
     at_rest, still = copy.copy(model), copy.copy(data)
     driving = tuple(by_joint.get(j, -1) for j in joints) if driven and found.arm else ()
+    sent = tuple(servos.get(a, (1.0, 0.0)) for a in driving)
     readings = tuple(_readings(env, data, qpos[:count]))
-    return Survey(at_rest, still, found, driving, readings, keys, qpos)
+    return Survey(at_rest, still, found, driving, sent, readings, keys, qpos)
 
 
 def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:

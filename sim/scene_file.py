@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.kinematics import strip
+from gaploop.core.kinematics import read_spec, strip
 from gaploop.core.schema import (
     check_keys,
     load_yaml,
@@ -307,12 +307,12 @@ def compile_scene(scene: Scene, arm: str = "") -> mujoco.MjModel:
         UnusableInputError: MuJoCo can't read or compile it.
     """
     try:
-        spec = mujoco.MjSpec.from_file(str(scene.mjcf))
+        spec = read_spec(scene.mjcf)
         half = np.radians(scene.arm_turn_deg) / 2.0
         turn = [np.cos(half), 0.0, 0.0, np.sin(half)]
         if scene.arm is not None:
             frame = spec.worldbody.add_frame(pos=scene.arm_at_m, quat=turn)
-            spec.attach(mujoco.MjSpec.from_file(str(scene.arm)), prefix="", frame=frame)
+            spec.attach(read_spec(scene.arm), prefix="", frame=frame)
         if (tool := scene.tool).at_m is not None:
             bodies = {body.name: body for body in spec.bodies}
             require_known("body", [tool.name], bodies, f"Scene {scene.path}, tool")
@@ -331,7 +331,11 @@ def compile_scene(scene: Scene, arm: str = "") -> mujoco.MjModel:
         model = spec.compile()
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise UnusableInputError(f"Scene {scene.path}: MuJoCo can't build it ({reason}).") from None
+        urdf = "balanceinertia" in reason and ".urdf" in f"{scene.arm} {scene.mjcf}"
+        fix = ' Write <mujoco><compiler balanceinertia="true"/></mujoco> into the URDF.' * urdf
+        raise UnusableInputError(
+            f"Scene {scene.path}: MuJoCo can't build it ({reason}).{fix}"
+        ) from None
     site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)
     if tool.out != "z" and site >= 0:
         was, out = model.site_quat[site].copy(), np.array(OUT[tool.out])

@@ -392,7 +392,7 @@ class Demonstrator:
     def _next(self) -> None:
         """Begin the next waypoint; the last one is held."""
         points, at_m = self._points, self._world.data.site(self._world.scene.tool.site).xpos
-        if self._index >= 0:
+        if self._index >= 0 and not self.done:
             self.off_m.append(float(np.linalg.norm(at_m - self._target)))
         if self._index + 1 >= len(points):
             self.done = True

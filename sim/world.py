@@ -428,9 +428,12 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         servos = known.servos if known else ()
         self._columns = np.array([k for k, s in enumerate(servos) if s >= 0], dtype=int)
         self._servos = np.array([s for s in servos if s >= 0], dtype=int)
-        goal = self.data.ctrl[self._servos].copy() if len(self._servos) else np.zeros(0)
-        on.commands.reset(goal, [*take, 24])
-        self._goal, self._written, self._last_t_s = goal, goal.copy(), -1.0
+        sent = known.sent if known and servos else ()
+        self._sent_per, self._sent_at_0 = np.reshape(sent, (-1, 2))[self._columns].T
+        now = self.data.ctrl[self._servos].copy() if len(self._servos) else np.zeros(0)
+        self._goal = (now - self._sent_at_0) / self._sent_per
+        on.commands.reset(self._goal, [*take, 24])
+        self._written, self._last_t_s = now, -1.0
         return self._seen(observation), info
 
     def photo(self, seed: int) -> Path | None:
@@ -568,11 +571,12 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         is_new, self._last_t_s = t_s != self._last_t_s, t_s  # some look again without stepping
         wanted = data.ctrl[self._servos]
         if not np.array_equal(wanted, self._written):
-            self._goal = wanted.copy()
+            self._goal = (wanted - self._sent_at_0) / self._sent_per
             on.commands.push(t_s, self._goal)
         if is_new:
             goal = on.commands.set_point(t_s) if on.commands.active else self._goal
-            self._written = goal - on.sensors.offset(t_s, self._angles())[self._columns]
+            goal = goal - on.sensors.offset(t_s, self._angles())[self._columns]
+            self._written = goal * self._sent_per + self._sent_at_0
         data.ctrl[self._servos] = self._written
 
     def _angles(self) -> Vector:

@@ -79,6 +79,7 @@ core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
+core/kinematics.py:read_spec | at / part | paths
 core/journal_format.py:after_path | folder / f'{plain_name(camera, 'camera', folder)}.after.png' | paths
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take

@@ -24,6 +24,7 @@ from gaploop.sim.gaps.mechanism import (
     Parameter,
     Rng,
     Shot,
+    UnavailableError,
     Values,
     Vector,
     person_side,
@@ -690,6 +691,8 @@ class _ZeroOffset(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        if not any(on.sensors.zero_keys):
+            raise UnavailableError("no turning joints of its arm are known")
         on.sensors.zero_rad += [p.get(key or "", 0.0) for key in on.sensors.zero_keys]
 
 

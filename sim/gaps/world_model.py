@@ -23,7 +23,7 @@ from gaploop.sim.gaps.mechanism import (
     Vector,
     stream,
 )
-from gaploop.sim.roles import Roles, motors_of
+from gaploop.sim.roles import Roles, motors_of, weld
 
 STALL_NM: Final = 2.94
 """Of the cell's servos: by how much stronger others are, friction that is added grows."""
@@ -94,7 +94,9 @@ class WorldModel(NoModel):
             raise UnavailableError(
                 f"its {role.removesuffix('s')} is in doubt ({self.roles.doubts[role]})"
             )
-        return getattr(self.roles, role)
+        if (found := getattr(self.roles, role)) == ():
+            raise UnavailableError(f"it has no {role.removesuffix('s')}")
+        return found
 
     def change(self, change: Callable[[Model], None]) -> None:
         """Change the compiled model in place; may decorate what does."""
@@ -102,7 +104,8 @@ class WorldModel(NoModel):
             if self._tries:
                 change(self._tried)
         except KeyError as error:
-            raise UnavailableError(f"its model has other names ({error.args[0]})") from None
+            lacks = str(error.args[0]).partition(". Valid")[0]  # names follow, maybe hundreds
+            raise UnavailableError(f"its model isn't the embedded cell's ({lacks})") from None
         self._changes.append(change)
 
     def begin_anew(self) -> None:
@@ -349,7 +352,8 @@ class WorldModel(NoModel):
         """Return the arm's motors, as of `ModelApplier`."""
         found = motors_of(model, self.need("arm"))
         if not found:
-            raise UnavailableError("no motors move its arm: a mocap body pulls it")
+            why = ": a mocap body pulls it" * (weld(model) >= 0)
+            raise UnavailableError(f"no motors move its arm{why}")
         stall_nm = [float(np.abs(model.actuator_forcerange[m]).max()) or STALL_NM for m in found]
         dofs = [int(model.jnt_dofadr[model.actuator_trnid[m, 0]]) for m in found]
         return [(m, dof, nm / STALL_NM) for m, dof, nm in zip(found, dofs, stall_nm, strict=True)]

@@ -22,6 +22,7 @@ from mujoco import rollout
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import read_spec
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.sim import scene
@@ -104,7 +105,7 @@ class ServoArm:
 
 def _arm_spec(mjcf: Path) -> mujoco.MjSpec:
     """Read a model without what has no mass and without what it looks like."""
-    spec = mujoco.MjSpec.from_file(str(mjcf))
+    spec = read_spec(mjcf)
     for part in (*spec.sensors, *spec.pairs, *spec.excludes, *spec.keys, *spec.lights):
         spec.delete(part)
     for body in spec.bodies[1:]:

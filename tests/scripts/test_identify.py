@@ -139,3 +139,15 @@ def test_what_cannot_be_used_is_one_line(
     error = capsys.readouterr().err.strip().splitlines()
     assert len(error) == 1
     assert says in error[0]
+
+
+@pytest.mark.parametrize("how", ["--measure", "--dry_run", "--json=true"])
+def test_a_scene_files_arm_is_not_measured_as_the_cells(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It probed the embedded SO-101 for three minutes, and called that a ViperX's twin."""
+    (scene := tmp_path / "my.yaml").touch()
+    assert main(["identify", str(tmp_path), how, f"--robot.scene={scene}"]) == 2
+    error = capsys.readouterr().err
+    assert "--measure moves no arm of a scene file" in error
+    assert f"then: gaploop identify DIR --env.scene={scene}" in error

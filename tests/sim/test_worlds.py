@@ -137,6 +137,49 @@ class TorqueBench(Bench):
     motors = False
 
 
+class ScaledBench(Bench):
+    """As Adroit's hand: its servos are sent a share of where they go, from another zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model.actuator_gainprm[:, 0] *= 2.5
+        self.model.actuator_biasprm[:, 0] = -0.5
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen = super().reset(seed=seed, options=options)
+        self.data.ctrl[:] = self._sent(np.zeros(4))
+        return seen
+
+    def step(self, action: NDArray[Any]) -> Any:
+        return super().step(self._sent(action))
+
+    def _sent(self, goal: NDArray[Any]) -> NDArray[Any]:
+        gain, (at_0, stiff) = self.model.actuator_gainprm[:, 0], self.model.actuator_biasprm.T[:2]
+        return np.asarray((-stiff * goal - at_0) / gain)
+
+
+class Slides(Bench):
+    """As a point in a maze: pushed along two slides, and nothing turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = mujoco.MjModel.from_xml_string(
+            """<mujoco><worldbody><light/><body><joint name="x" type="slide" axis="1 0 0"/>
+            <joint name="y" type="slide" axis="0 1 0"/><geom size=".1"/></body></worldbody>
+            <actuator><motor joint="x"/><motor joint="y"/></actuator></mujoco>"""
+        )
+        self.data = mujoco.MjData(self.model)
+
+    def step(self, action: NDArray[Any]) -> Any:
+        self.data.ctrl[:] = action[:2]
+        mujoco.mj_step(self.model, self.data, nstep=10)
+        return self._get_obs(), 0.0, False, False, {"success": False}
+
+    def _get_obs(self) -> dict[str, Any]:
+        drawn = np.random.default_rng(0).integers(0, 255, (6, 8, 3)).astype(np.uint8)
+        return {"state": self.data.qpos.copy(), "pixels": drawn}
+
+
 class NestedBench(Bench):
     """As metaworld does in places: what moves freely has its shape in a body of its own."""
 
@@ -226,6 +269,24 @@ def test_roles_in_doubt_are_asked_for_and_taken_from_a_file(tmp_path: Path) -> N
         find_roles(model, data, file=file)
 
 
+def test_what_a_file_says_is_in_no_doubt_and_what_there_is_can_be_named(tmp_path: Path) -> None:
+    """A named arm stayed in doubt, a camera was to be named of a model that has none."""
+    model = mujoco.MjModel.from_xml_string(
+        """<mujoco><worldbody><body name="door"><joint/><geom size=".1"/></body>
+        <body><joint name="a" type="slide"/><geom size=".1"/></body></worldbody>
+        <actuator><motor joint="a"/></actuator></mujoco>"""
+    )
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    doubts = find_roles(model, data, camera=-1).doubts
+    assert doubts["cameras"] == "the model has none"
+    assert doubts["object"] == "nothing in it moves freely: name a body, such as door"
+    (file := tmp_path / "roles.yaml").write_text("arm: [a]\ngripper: []\n")
+    found = find_roles(model, data, file=file)
+    assert not found.doubts.keys() & {"arm", "gripper"}
+    assert found.words(model)["gripper"] == "there is none"
+
+
 def test_severity_zero_is_the_environment_to_the_bit(plain: list[bytes]) -> None:
     spec = WorldSpec(gaps={m.key: 0.0 for m in MECHANISMS})
     world = GymWorld(Bench, spec)
@@ -253,6 +314,27 @@ def test_every_gap_acts_repeats_and_leaves_nothing_behind(
         assert first != plain
     assert mujoco.get_mjcb_control() is None
     assert episode(Bench()) == plain
+
+
+def test_a_gap_that_can_be_had_acts_where_hardly_anything_is_found() -> None:
+    """Zeros of joints could be off where no joint was known, and nothing changed."""
+    plain, can = episode(Slides()), GymWorld(Slides).parameters()
+    for key in (key for key, why in can.items() if not why):
+        assert episode(GymWorld(Slides, WorldSpec(gaps={key: 1.0}))) != plain, key
+
+
+@pytest.mark.parametrize("name", ["latency", "backlash", "slow"])
+def test_servos_that_are_sent_a_share_of_where_they_go_are_servos(name: str) -> None:
+    """Of Adroit's, which are sent 0.4 of it, `doctor` said that no position servos drive it."""
+    spec, states = WorldSpec(gaps={f"actuator_response.{name}": 0.7}), []
+    for make in (Bench, ScaledBench):
+        world = GymWorld(make, spec)
+        world.reset(seed=3)
+        rng = np.random.default_rng(0)
+        free = np.array([0.3, 0.3, 0.02, 0.02])  # of contact, where a rounding would grow
+        moves = [world.step(free * rng.uniform(0, 1, 4))[0]["state"] for _ in range(15)]
+        states.append(moves)
+    assert np.array(states[1])[:, :4] == pytest.approx(np.array(states[0])[:, :4], abs=1e-6)
 
 
 def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
