@@ -421,6 +421,8 @@ def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
     bright = np.minimum(bright, TABLE_LEVEL)
     levels = np.clip(bright * 255.0, 0, 255).astype(np.uint8)
     threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
+    if not np.ptp(levels):  # a fit has led out of the picture
+        return np.zeros_like(bright)
     is_dark = levels <= threshold
     dark, light = float(np.median(bright[is_dark])), float(np.median(bright[~is_dark]))
     share = np.clip((light - bright) / max(light - dark, 1e-3), 0.0, 1.0)

@@ -16,6 +16,7 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification import scene
 from gaploop.sim.identification.scene import FINEST, fit_scene
 from gaploop.sim.identification.stills import recorded, stills_of
 
@@ -105,6 +106,12 @@ def test_blur_and_size_are_found_beside_each_other() -> None:
     assert found["visual_domain.blur.defocus_fraction"].estimate == pytest.approx(0.02, abs=0.006)
     assert found["object_property.size.size_factor"].estimate == pytest.approx(1.5, rel=0.1)
     assert not found["spatial_geometry.camera_pose.dx_m"].differs
+
+
+@pytest.mark.parametrize("level", [0, 90, 255])
+def test_a_picture_without_any_contrast_shows_no_arm(level: int) -> None:
+    """A distorting lens led a fit out of the picture, and `identify` ended in a traceback."""
+    assert not scene._silhouette(np.full((64, 64, 3), level, dtype=np.uint8), 1.5).any()
 
 
 def test_a_room_that_is_not_the_simulation_tells_nothing() -> None:
