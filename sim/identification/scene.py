@@ -426,13 +426,19 @@ def _table_stays(
         picture = studio.draw(q_rad, _parameters(moved))
         return studio.develop(picture, light) if light else picture
 
-    bare = []
-    for still, view in views:
-        arms = [drawn(share, still.q_rad) for share in (0.0, 0.5, 1.0)]
-        levels = _halved(_matched(view, arms[-1])).astype(np.float64)
-        arm_px = np.max([_silhouette(picture, 3.0) for picture in (view, *arms)], axis=0)
-        is_bare = (arm_px < ARM_SHARE) & (np.ptp(levels, axis=2) < COLOURED_LEVELS)
-        bare.append((still.q_rad, levels.mean(axis=2), is_bare))
+    shown = [[drawn(share, still.q_rad) for still, _ in views] for share in (0.0, 0.5, 1.0)]
+    shown.append([_matched(view, like) for (_, view), like in zip(views, shown[-1], strict=True)])
+    levels = np.array([[_halved(picture) for picture in each] for each in shown], dtype=float)
+    # The arm is what is dark, and what isn't where it is in most views.
+    dark = np.array([[_silhouette(picture, 3.0) for picture in each] for each in shown])
+    moves = np.abs(levels - np.median(levels, axis=1, keepdims=True)).max(axis=-1)
+    covered = (dark > ARM_SHARE) | (moves > ARM_LEVELS)
+    covered[-1] |= np.ptp(levels[-1], axis=-1) > COLOURED_LEVELS
+    is_bare = [cv2.blur(each.astype(np.float32), (5, 5)) == 0.0 for each in covered.any(axis=0)]
+    bare = [
+        (still.q_rad, seen.mean(axis=-1), table)
+        for (still, _), seen, table in zip(views, levels[-1], is_bare, strict=True)
+    ]
 
     def residuals(tenths: FloatArray) -> list[FloatArray]:
         share = 0.1 * float(tenths[0])
@@ -451,6 +457,8 @@ def _table_stays(
 
 ARM_SHARE: Final = 0.05
 """Of a pixel: more of the arm, and it shows no table."""
+ARM_LEVELS: Final = 20.0
+"""What differs as much from how it is in most views is the arm."""
 COLOURED_LEVELS: Final = 100.0
 """What differs as much from colour to colour lies on the table."""
 
