@@ -27,6 +27,7 @@ from gaploop.sim.gaps.mechanism import (
     UnavailableError,
     Values,
     Vector,
+    turned,
 )
 from gaploop.sim.gaps.mechanisms import Picture
 
@@ -578,17 +579,13 @@ class _BasePose(Mechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        turn_rad = np.array([p["droll_rad"], p["dpitch_rad"], p["dyaw_rad"]])
         bases = on.model.bodies("base")
 
         @on.model.change
         def move(model: mujoco.MjModel) -> None:
-            turn, quat = np.zeros(4), np.zeros(4)
-            mujoco.mju_euler2Quat(turn, turn_rad, "XYZ")
             for base in map(model.body, bases):
                 base.pos[:] += (p["dx_m"], p["dy_m"], p["dz_m"])
-                mujoco.mju_mulQuat(quat, turn, base.quat)
-                base.quat[:] = quat
+                base.quat[:] = turned(base.quat, (p["droll_rad"], p["dpitch_rad"], p["dyaw_rad"]))
 
 
 MEASURED: Final = (_Drives(), _TableFriction(), _Flicker(), _BasePose())

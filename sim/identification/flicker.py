@@ -9,7 +9,6 @@ No simulation is compared with.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, sqrt
 from typing import Final
 
 import numpy as np
@@ -33,10 +32,8 @@ BANDS: Final = np.arange(1.0, 8.0, 0.1)
 """Over a picture's height. Less than a whole wave may be any shadow."""
 NEAR: Final = np.linspace(-0.1, 0.1, 5)
 """About how many bands there are in all views, each view's own number is looked for."""
-LEAST_VIEWS: Final = 4
-"""Of two or three any shadow that differs is nearly a wave."""
 FEW: Final = 4
-"""Pictures of a view that its bands are counted by."""
+"""Pictures of a view that its bands are counted by; of fewer views any shadow is nearly a wave."""
 
 
 type Waves = NDArray[np.complexfloating]
@@ -50,7 +47,7 @@ def steadied(
     That is the mechanism's parameters by name, each with the half width of its interval; empty
     where too few views tell.
     """
-    if len(stills) < LEAST_VIEWS:
+    if len(stills) < FEW:
         return list(stills), {}
     few = [p for still in stills for p in still.pictures[:: max(1, len(still.pictures) // FEW)]]
     levels = np.stack([_levels(picture) for picture in few])
@@ -65,26 +62,25 @@ def steadied(
     _, rest, scene = _waves(levels, bands, turns=12)
     if rest >= (1.0 - EXPLAINS) * varies:
         return list(stills), {"depth": (0.0, 0.0)}
-    plain, told = list[Still](), dict[str, list[float]]()
+    plain, told = list[Still](), list[tuple[float, float, float, float]]()
     for still in stills:
         seen = np.stack([_levels(picture) for picture in still.pictures])
         waves = _waves(seen, bands, scene)[0]
         gains = 1.0 + np.real(waves[:, None] * _wave(seen.shape[1], bands)[:, None])
         clear = still.pictures / np.maximum(gains, DARKEST)[:, :, None]
         plain.append(replace(still, pictures=np.clip(clear + 0.5, 0, 255).astype(np.uint8)))
-        counted = [_waves(seen, n, scene)[1] for n in bands + NEAR]
-        bent, slope, _ = np.polyfit(NEAR, counted, 2)
-        told.setdefault("depth", []).append(float(np.median(np.abs(waves))))
-        told.setdefault("bands", []).append(float(bands - 0.5 * slope / bent))
-        told.setdefault("lag_rad", []).append(
-            float(np.angle((waves[:, 0] * waves[:, 2].conj()).sum()))
-        )
-        if len(seen) > 2:
-            told.setdefault("drift_hz", []).append(_drift_hz(still.taken_s, waves.sum(axis=1)))
+        bent, slope, _ = np.polyfit(NEAR, [_waves(seen, n, scene)[1] for n in bands + NEAR], 2)
+        lag_rad = np.angle((waves[:, 0] * waves[:, 2].conj()).sum())
+        drift_hz = _drift_hz(still.taken_s, waves.sum(axis=1)) if len(seen) > 2 else np.nan
+        told.append((np.median(np.abs(waves)), bands - 0.5 * slope / bent, lag_rad, drift_hz))
     found = {}
-    for name, each in told.items():
-        sure = float(student.ppf(0.5 + confidence / 2.0, len(each) - 1)) if len(each) > 1 else inf
-        found[name] = (float(np.median(each)), sure * float(np.std(each)) / sqrt(len(each)))
+    for name, each in zip(
+        ("depth", "bands", "lag_rad", "drift_hz"), np.transpose(told), strict=True
+    ):
+        known = each[np.isfinite(each)]
+        if len(known) > 1:
+            sure = student.ppf(0.5 + confidence / 2.0, len(known) - 1) / np.sqrt(len(known))
+            found[name] = (float(np.median(known)), float(sure * np.std(known)))
     return plain, found
 
 
