@@ -30,6 +30,8 @@ DARKEST: Final = 0.1
 """Of the mean light: rows that are darker hold little but noise to brighten."""
 BANDS: Final = np.arange(1.0, 8.0, 0.1)
 """Over a picture's height. Less than a whole wave may be any shadow."""
+SHADE_BANDS, ROLLS_HZ = 2.0, 0.02
+"""Fewer bands that roll no faster may be shade that came and went between the views."""
 NEAR: Final = np.linspace(-0.1, 0.1, 5)
 """About how many bands there are in all views, each view's own number is looked for."""
 FEW: Final = 4
@@ -45,7 +47,7 @@ def steadied(
     """Return views without the lamp's flicker, as they are where there is none, and what it is.
 
     That is the mechanism's parameters by name, each with the half width of its interval; empty
-    where too few views tell.
+    where too few views tell, or it may be shade.
     """
     if len(stills) < FEW:
         return list(stills), {}
@@ -81,6 +83,9 @@ def steadied(
         if len(known) > 1:
             sure = student.ppf(0.5 + confidence / 2.0, len(known) - 1) / np.sqrt(len(known))
             found[name] = (float(np.median(known)), float(sure * np.std(known)))
+    speed_hz, unsure_hz = found.get("drift_hz", (0.0, 0.0))
+    if bands < SHADE_BANDS and abs(speed_hz) <= max(unsure_hz, ROLLS_HZ):
+        return list(stills), {}
     return plain, found
 
 

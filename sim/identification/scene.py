@@ -289,7 +289,9 @@ def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     stills, waves = steadied(stills, CONFIDENCE)
     flicker = {f"{FLICKER}.{name}": _Estimate(*told) for name, told in waves.items()}
     source = f"pictures: {len(stills)} views"
-    why = "no lamp flickers" if flicker else f"{source}: too few to tell a lamp's flicker"
+    why = (
+        "no lamp flickers" if flicker else f"{source}: too few, or shade, to tell a lamp's flicker"
+    )
     lamp = _rows(flicker, source, {FLICKER: why}, of_lamp=True)
     return [*_still_scene(stills, arm, source), *lamp]
 
