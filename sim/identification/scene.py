@@ -457,12 +457,8 @@ def _table_stays(
     return square(end.x) < 0.5 * there and abs(share) < half < 1.0 - share
 
 
-ARM_SHARE: Final = 0.05
-"""Of a pixel: more of the arm, and it shows no table."""
-ARM_LEVELS: Final = 20.0
-"""What differs as much from how it is in most views is the arm."""
-COLOURED_LEVELS: Final = 100.0
-"""What differs as much from colour to colour lies on the table."""
+ARM_SHARE, ARM_LEVELS, COLOURED_LEVELS = 0.05, 20.0, 100.0
+"""How dark a pixel of the table is at most, how unlike most views, how far apart its colours."""
 
 
 def _within(name: str, value: float) -> float:
