@@ -163,6 +163,8 @@ class BenchConfig:
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given. diagnosis_tiers:
     how many of its stations."""
+    first: int = 0
+    """diagnosis_tiers: the station to begin with. Each beginning has a folder of its own."""
     policies: list[str] = field(default_factory=list)
     """vla_gpu: folders or names on the Hub; with random weights unless given."""
     predictions: Path | None = None

@@ -159,10 +159,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Type the page at station after station; what the folder holds counts."""
     path = folder / "stations.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    todo = ORDER[: config.n or len(ORDER)]
+    todo = range(len(ORDER))[config.first :][: config.n or None]
     with options.progress("Stations", total=len(todo)) as advance:
         advance(len(rows))
-        for k in range(len(rows), len(todo)):
+        for k in todo[len(rows) :]:
             rows.append(_station(k, FIRST + config.seed, folder.resolve()))
             with path.open("a") as file:
                 file.write(json.dumps(options.jsonable(rows[-1])) + "\n")

@@ -22,6 +22,7 @@ from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
 from gaploop.sim.tracker import (
+    BASE,
     OBJECT_PLANE_M,
     POSE,
     VIEW,
@@ -34,7 +35,7 @@ TABLE: Final = "spatial_geometry.table_height"
 ZEROS: Final = "spatial_geometry.zero_offset"
 EXPOSURE: Final = "visual_domain.exposure"
 CAST: Final = "visual_domain.colour_cast"
-READ: Final = (POSE, VIEW, TABLE, ZEROS)
+READ: Final = (POSE, VIEW, TABLE, ZEROS, BASE)
 """Mechanisms that recalibrating takes out of poses, readings and goals."""
 LIGHT: Final = (EXPOSURE, CAST)
 """Mechanisms that it takes out of pictures."""

@@ -7,7 +7,7 @@ noise break it the way they break a real one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,12 +21,13 @@ from gaploop.core.station import StationScene
 from gaploop.core.take import TRACKED_SCENE
 from gaploop.sim import scene
 from gaploop.sim.catalogue import SO101
-from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.gaps.mechanism import Values, turned
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
 
 NAMES = TRACKED_SCENE
 POSE: Final = "spatial_geometry.camera_pose"
+BASE: Final = "spatial_geometry.base_pose"
 VIEW: Final = "spatial_geometry.field_of_view"
 NOTHING: Final[Mapping[str, Values]] = {}
 
@@ -92,15 +93,13 @@ def plane_from_px(
     """Return the homography from pixels of the cell's camera to a level plane [m], shape (3, 3).
 
     The plane is `height_m` above the nominal table, pictures are `size_px` wide and high; what
-    differs of the camera is `known`, as a twin says it.
+    differs of the camera, and of the arm's base that places count from, is `known`, as a twin says
+    it.
     """
     pose, view = known.get(POSE, {}), known.get(VIEW, {})
     place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
-    quat, turn, matrix = np.zeros(4), np.zeros(4), np.zeros(9)
-    turns = np.array([pose.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
-    mujoco.mju_euler2Quat(turn, turns, "XYZ")  # as the cell is built: about the base's axes
-    mujoco.mju_mulQuat(quat, turn, np.array(scene.CAMERA_QUAT))
-    mujoco.mju_quat2Mat(matrix, quat)
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, _turned(scene.CAMERA_QUAT, pose))
     fovy_rad = np.radians(arm.camera_fovy_deg + view.get("dfovy_deg", 0.0))
     focal_px, centre = 0.5 * size_px / np.tan(fovy_rad / 2.0), 0.5 * size_px - 0.5
     # MuJoCo's cameras look along -z, with y up; pixel centres are at whole numbers.
@@ -111,7 +110,16 @@ def plane_from_px(
     plane = np.vstack([
         down * ray[0] + place[0] * ray[2], down * ray[1] + place[1] * ray[2], ray[2],
     ])  # fmt: skip
+    if base := known.get(BASE, {}):
+        mujoco.mju_quat2Mat(matrix, _turned((1.0, 0.0, 0.0, 0.0), base))
+        moved = np.array([base.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")])
+        level = np.column_stack([np.eye(3)[:, :2], np.array([0.0, 0.0, height_m]) - moved])
+        plane = np.vstack([(matrix.reshape(3, 3).T @ level)[:2], (0.0, 0.0, 1.0)]) @ plane
     return np.asarray(plane / plane[2, 2])
+
+
+def _turned(quat: Sequence[float], values: Values) -> NDArray[np.float64]:
+    return turned(quat, [values.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
 
 
 @dataclass(frozen=True)

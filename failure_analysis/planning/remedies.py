@@ -248,9 +248,10 @@ MACHINE_S: Final = {"take": 6.0, "rollout": 3.0, "training": 240.0, "training of
 """On one core, as measured with the small policy on tracked poses; of pictures assumed [s]."""
 READ: Final = (
     "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
-    "spatial_geometry.zero_offset",
+    "spatial_geometry.zero_offset", "spatial_geometry.base_pose",
 )  # fmt: skip
-"""What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
+"""What recalibrating takes out; of a base's tilt and the table's height it only corrects what is
+seen."""
 LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
 """What it takes out of pictures."""
 DELAY: Final = "actuator_response.latency"

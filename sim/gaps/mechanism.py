@@ -154,6 +154,14 @@ def person_side(rng: Rng) -> float:
     return float(rng.choice([-1.2, -0.6, 0.0, 0.6, 1.2]) + np.clip(rng.normal(0.0, 0.15), -1, 1))
 
 
+def turned(quat: Sequence[float] | Vector, turns_rad: Sequence[float] | Vector) -> Vector:
+    """Return a quaternion turned by roll, pitch and yaw [rad] about the base's axes."""
+    turn, out = np.zeros(4), np.zeros(4)
+    mujoco.mju_euler2Quat(turn, np.asarray(turns_rad, dtype=np.float64), "XYZ")
+    mujoco.mju_mulQuat(out, turn, np.asarray(quat, dtype=np.float64))
+    return out
+
+
 class UnavailableError(UnusableInputError):
     """A scene lacks what a mechanism changes."""
 
@@ -264,12 +272,9 @@ class ModelApplier:
 
         @self.change
         def change(model: mujoco.MjModel) -> None:
-            turn, quat = np.zeros(4), np.zeros(4)
-            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")
             for camera in self.cameras(model):
                 model.cam_pos[camera] += offset[:3]
-                mujoco.mju_mulQuat(quat, turn, model.cam_quat[camera])
-                model.cam_quat[camera] = quat
+                model.cam_quat[camera] = turned(model.cam_quat[camera], offset[3:])
 
 
 class ImageStage(IntEnum):

@@ -27,6 +27,7 @@ from gaploop.sim.gaps.mechanism import (
     UnavailableError,
     Values,
     Vector,
+    turned,
 )
 from gaploop.sim.gaps.mechanisms import Picture
 
@@ -546,5 +547,46 @@ class _TableFriction(Mechanism):
             table.condim[:], table.priority[:] = 4, 1  # else the rougher of two surfaces counts
 
 
-MEASURED: Final = (_Drives(), _TableFriction())
+class _Flicker(Mechanism):
+    """Lamps on alternating current under a shutter that exposes row after row: rolling bands."""
+
+    dimension, name = G.VISUAL_DOMAIN, "flicker"
+    parameters = (
+        Parameter("depth", "1", 0.0, 1.0),  # of the mean light, to either side of it
+        Parameter("bands", "1", 0.2, 20.0, 1.0),  # over the picture's height
+        Parameter("drift_hz", "Hz", -100.0, 100.0),  # passing a row, upwards where positive
+        Parameter("lag_rad", "rad", -math.pi, math.pi),  # of blue behind red: phosphors' afterglow
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        lag_rad = p["lag_rad"] * np.array([0.5, 0.0, -0.5])
+
+        @on.images.at(ImageStage.FLICKER)
+        def flicker(picture: Picture, shot: Shot) -> Picture:
+            turns = 0.5 * p["bands"] * shot.y[:, 0] + p["drift_hz"] * shot.t_s
+            phase = 2.0 * np.pi * turns + shot.take_phase_rad
+            swing = np.cos(phase[:, None] + lag_rad)
+            return np.asarray(picture * (1.0 + p["depth"] * swing)[:, None])
+
+
+class _BasePose(Mechanism):
+    """An arm that was screwed on elsewhere, while camera and table stayed."""
+
+    dimension, name = G.SPATIAL_GEOMETRY, "base_pose"
+    parameters = (
+        *(Parameter(f"d{axis}_m", "m", -0.3, 0.3) for axis in "xyz"),
+        *(Parameter(f"d{turn}_rad", "rad", -0.5, 0.5) for turn in ("roll", "pitch", "yaw")),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        bases = on.model.bodies("base")
+
+        @on.model.change
+        def move(model: mujoco.MjModel) -> None:
+            for base in map(model.body, bases):
+                base.pos[:] += (p["dx_m"], p["dy_m"], p["dz_m"])
+                base.quat[:] = turned(base.quat, (p["droll_rad"], p["dpitch_rad"], p["dyaw_rad"]))
+
+
+MEASURED: Final = (_Drives(), _TableFriction(), _Flicker(), _BasePose())
 """What a twin alone says."""

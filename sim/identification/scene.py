@@ -1,10 +1,12 @@
 """Fits the simulated cell's camera, light and object to pictures of a station.
 
-Pictures in which the arm stood still are compared with the nominal simulation drawn with the same
-joints, in this order, each step with what the ones before it found:
+A lamp's flicker is found first, and taken out (`flicker`). Then pictures in which the arm stood
+still are compared with the nominal simulation drawn with the same joints, in this order, each step
+with what the ones before it found:
 
 1. Geometry from the arm's silhouette, which neither light nor table enter: the camera's pose, or
-   joints whose zeros are off, whichever explains it; both where neither does alone.
+   joints whose zeros are off, whichever explains it; both where neither does alone. An arm that was
+   screwed on elsewhere looks like another camera: it was, where the table shows no other camera.
 2. Light and lens, pixel by pixel: exposure, colour cast and veil, defocus.
 3. From the object's area: its size.
 
@@ -24,6 +26,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
 from scipy.stats import t as student
 
 from gaploop.core.arm import CellArm
@@ -32,12 +35,13 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
-from gaploop.sim.gaps import Parameter, mechanism_named, put_into
+from gaploop.sim.gaps import Parameter, all_mechanisms, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
+from gaploop.sim.identification.flicker import FLICKER, steadied
 from gaploop.sim.identification.stills import SETTLED, Still, recorded, stills_of
 from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
-from gaploop.sim.tracker import POSE, Blob, Tracker, project
+from gaploop.sim.tracker import BASE, POSE, Blob, Tracker, project
 
 BLUR: Final = "visual_domain.blur"
 SIZE: Final = "object_property.size"
@@ -50,7 +54,11 @@ FINEST: Final[Mapping[str, float]] = {
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.03, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.02,
     f"{BLUR}.defocus_fraction": 0.006,
+    f"{BASE}.dx_m": 0.002, f"{BASE}.dy_m": 0.002, f"{BASE}.dz_m": 0.003,
+    f"{BASE}.droll_rad": 0.006, f"{BASE}.dpitch_rad": 0.006, f"{BASE}.dyaw_rad": 0.006,
     f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
+    f"{FLICKER}.depth": 0.02, f"{FLICKER}.bands": 0.03, f"{FLICKER}.drift_hz": 0.02,
+    f"{FLICKER}.lag_rad": 0.08,
 }  # fmt: skip
 """Half width of the narrowest interval: errors that all views share, such as of the video's codec
 and of pixels, don't show in how they scatter. Measured on nominal cells
@@ -86,7 +94,7 @@ FEW_VIEWS: Final = 8
 type Point = tuple[float, float] | FloatArray
 AWAY_M: Final = (9.0, 9.0)
 """Where what isn't to be seen is put [m]."""
-_KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "geom_size")
+_KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "body_quat", "geom_size")
 
 type Residuals = Callable[[FloatArray], Sequence[FloatArray]]
 """What is off in each view, for parameters in units of what a step changes, shape (n,)."""
@@ -263,7 +271,7 @@ def _standing_out(found: _Found) -> set[str]:
 
 def _spec(name: str) -> Parameter:
     key, _, parameter = name.rpartition(".")
-    return next(p for p in mechanism_named(key).parameters if p.name == parameter)
+    return all_mechanisms()[key].parameter(parameter)
 
 
 def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
@@ -274,14 +282,26 @@ def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     """
     stills = stills_of(takes, arm)
     if not stills:
-        return _rows({}, "no pictures of an arm that stands still with joints in known units", {})
+        why = "no pictures of an arm that stands still with joints in known units"
+        return [row for lamp in (False, True) for row in _rows({}, why, {}, of_lamp=lamp)]
+    height, width = stills[0].view.shape[:2]
+    stills = [still for still in stills if still.pictures.shape[1:3] == (height, width)]
+    stills, waves = steadied(stills, CONFIDENCE)
+    flicker = {f"{FLICKER}.{name}": _Estimate(*told) for name, told in waves.items()}
+    source = f"pictures: {len(stills)} views"
+    why = (
+        "no lamp flickers" if flicker else f"{source}: too few, or shade, to tell a lamp's flicker"
+    )
+    lamp = _rows(flicker, source, {FLICKER: why}, of_lamp=True)
+    return [*_still_scene(stills, arm, source), *lamp]
+
+
+def _still_scene(stills: Sequence[Still], arm: CellArm, source: str) -> list[TwinParameter]:
     height, width = stills[0].view.shape[:2]
     if height != width:
         why = f"pictures of {width}x{height} aren't the simulated camera's, which are square"
         return _rows({}, why, {})
-    views = [
-        (still, still.view) for still in stills if still.pictures.shape[1:3] == (height, width)
-    ]
+    views = [(still, still.view) for still in stills]
     with contextlib.closing(CellRenderer(arm, width)) as studio:
         geometry, overlap = _geometry(studio, views[:VIEWS], arm, {})
         if overlap < LEAST_OVERLAP:
@@ -298,7 +318,7 @@ def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
         size = {} if dark else _size(studio, views, geometry, light, arm)
     found = geometry | ({} if dark else light) | size
     untold = {"visual_domain": why_dark, SIZE: why_dark} if dark else {}
-    return _rows(found, f"pictures: {len(views)} views", untold)
+    return _rows(found, source, untold)
 
 
 # -- 1. geometry ---------------------------------------------------------------------------------
@@ -366,11 +386,79 @@ def _geometry(
         rows = zip(names, fit.x * units, np.maximum(fit.half * units, least), strict=True)
         return {n: _Estimate(_within(n, value), half) for n, value, half in rows}
 
-    found = estimates(best, names)
+    found, overlap = estimates(best, names), float(np.median(overlaps))
+    if names == pose and not arm.mounted and overlap >= LEAST_OVERLAP:
+        base = [name.replace(POSE, BASE) for name in pose]
+        alike = _base_for(best.x * _units(pose), arm) / _units(base)
+        fits.append((fit(base, alike, 1.5, 8, views), base))
+        if _table_stays(studio, views, found, light):
+            found = estimates(*fits[-1])
     others = {k: v for fit, n in fits for k, v in estimates(fit, n).items()} | found
     if all(abs(e.value) <= max(e.half, FINEST[name]) for name, e in others.items()):
         found = others  # nothing differs, whichever of them is asked
-    return found, float(np.median(overlaps))
+    return found, overlap
+
+
+def _base_for(pose: FloatArray, arm: CellArm) -> FloatArray:
+    """Return how an arm was moved that the camera, unmoved, sees as if moved itself.
+
+    Both as (dx, dy, dz [m], roll, pitch, yaw [rad]), shape (6,).
+    """
+    turn = Rotation.from_euler("xyz", pose[3:]).inv()
+    camera_m = np.asarray(arm.camera_pos_m)
+    return np.concatenate([camera_m - turn.apply(camera_m + pose[:3]), turn.as_euler("xyz")])
+
+
+def _table_stays(
+    studio: CellRenderer, views: Views, pose: _Found, light: Mapping[str, Values]
+) -> bool:
+    """Say whether the table is where an unmoved camera sees it, though the arm isn't.
+
+    How much of the camera's motion the table beside the arm shows is fitted: all of it where the
+    camera was moved, nothing where the arm was. A table that shows neither, or that is unlike the
+    simulation's, doesn't tell.
+    """
+
+    clear = max(abs(e.value) / FINEST[name] for name, e in pose.items())
+    if clear <= 2.0:
+        return False
+
+    def drawn(share: float, q_rad: FloatArray) -> Image:
+        moved = {name: _Estimate(share * e.value, 0.0) for name, e in pose.items()}
+        picture = studio.draw(q_rad, _parameters(moved))
+        return studio.develop(picture, light) if light else picture
+
+    shown = [[drawn(share, still.q_rad) for still, _ in views] for share in (0.0, 0.5, 1.0)]
+    shown.append([_matched(view, like) for (_, view), like in zip(views, shown[-1], strict=True)])
+    levels = np.array([[_halved(picture) for picture in each] for each in shown], dtype=float)
+    # The arm is what is dark, and what isn't where it is in most views.
+    dark = np.array([[_silhouette(picture, 3.0) for picture in each] for each in shown])
+    moves = np.abs(levels - np.median(levels, axis=1, keepdims=True)).max(axis=-1)
+    covered = (dark > ARM_SHARE) | (moves > ARM_LEVELS)
+    covered[-1] |= np.ptp(levels[-1], axis=-1) > COLOURED_LEVELS
+    is_bare = [cv2.blur(each.astype(np.float32), (5, 5)) == 0.0 for each in covered.any(axis=0)]
+    bare = [
+        (still.q_rad, seen.mean(axis=-1), table)
+        for (still, _), seen, table in zip(views, levels[-1], is_bare, strict=True)
+    ]
+
+    def residuals(tenths: FloatArray) -> list[FloatArray]:
+        share = 0.1 * float(tenths[0])
+        off = [(_halved(drawn(share, q)).mean(axis=2) - seen)[table] for q, seen, table in bare]
+        return [each - each.mean() for each in off if each.size]
+
+    def square(tenths: FloatArray) -> float:
+        return sum(float((each**2).sum()) for each in residuals(tenths))
+
+    there = sum(float(seen[table].var()) * table.sum() for _, seen, table in bare if table.any())
+    start = min((np.array([float(k)]) for k in range(-3, 14)), key=square)
+    end = _fitted(residuals, start, 8.0, 12, prior=0.0, common=COMMON_LEVELS)
+    share, half = 0.1 * float(end.x[0]), max(0.1 * float(end.half[0]), 1.0 / clear)
+    return square(end.x) < 0.5 * there and abs(share) < half < 1.0 - share
+
+
+ARM_SHARE, ARM_LEVELS, COLOURED_LEVELS = 0.05, 20.0, 100.0
+"""How dark a pixel of the table is at most, how unlike most views, how far apart its colours."""
 
 
 def _within(name: str, value: float) -> float:
@@ -421,6 +509,8 @@ def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
     bright = np.minimum(bright, TABLE_LEVEL)
     levels = np.clip(bright * 255.0, 0, 255).astype(np.uint8)
     threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
+    if not np.ptp(levels):  # a fit has led out of the picture
+        return np.zeros_like(bright)
     is_dark = levels <= threshold
     dark, light = float(np.median(bright[is_dark])), float(np.median(bright[~is_dark]))
     share = np.clip((light - bright) / max(light - dark, 1e-3), 0.0, 1.0)
@@ -626,7 +716,9 @@ def _places(
     return at[0], at[1], yaw_rad
 
 
-def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParameter]:
+def _rows(
+    found: _Found, source: str, why: Mapping[str, str], *, of_lamp: bool = False
+) -> list[TwinParameter]:
     """Return every parameter of the scene: told from `source`, or not, and `why` not.
 
     `why` is by mechanism or dimension; without one `source` says it.
@@ -634,6 +726,8 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
     rows, differing = [], _standing_out(found)
     for name in FINEST:
         key, spec = name.rpartition(".")[0], _spec(name)
+        if (key == FLICKER) != of_lamp:
+            continue
         unit, nominal = spec.unit, spec.nominal
         if name in found:
             value = float(np.clip(found[name].value, spec.low, spec.high))
@@ -651,6 +745,8 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
 
 
 _UNTOLD: Final = {
-    ZEROS: "the camera's pose explains the arm's silhouette",
-    POSE: "the joints' zeros explain the arm's silhouette",
+    BASE: "the camera's pose or the joints' zeros explain the arm's silhouette; that its base was "
+    "moved instead, the table beside it doesn't show",
+    ZEROS: "the camera's pose or the base's explains the arm's silhouette",
+    POSE: "the joints' zeros or the base's pose explain the arm's silhouette",
 }

@@ -40,12 +40,14 @@ class Still:
         part: of a probe, its part; else "".
         q_rad: where the joints were [rad], shape (n_joints,).
         pictures: what the camera took, RGB, shape (n, height, width, 3).
+        taken_s: when [s], shape (n,).
     """
 
     uid: str
     part: str
     q_rad: FloatArray
     pictures: NDArray[np.uint8]
+    taken_s: FloatArray
 
     @property
     def view(self) -> Image:
@@ -83,7 +85,7 @@ def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
         last = max(end for _, end in spans)
         age_s = frames.camera_age_s.get(name, np.zeros(len(frames)))
         taken_s = np.round(frames.t_s - np.where(np.isfinite(age_s), age_s, 0.0), 3)
-        kept: list[list[Image]] = [[] for _ in spans]
+        kept: list[list[tuple[float, Image]]] = [[] for _ in spans]
         before = -np.inf
         for row, picture in enumerate(take.cameras[name]()):
             if row >= last:
@@ -91,12 +93,15 @@ def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
             is_new, before = taken_s[row] > before, taken_s[row]
             for pictures, (first, end) in zip(kept, spans, strict=True):
                 if first <= row < end and is_new and len(pictures) < MOST_PICTURES:
-                    pictures.append(picture)
+                    pictures.append((taken_s[row], picture))
         part = str(take.info.conditions.get("probe", ""))
         for pictures, (first, end) in zip(kept, spans, strict=True):
             if pictures:
                 at_rad = np.median(q_rad[first:end], axis=0)
-                found.append(Still(take.info.uid, part, at_rad, np.stack(pictures)))
+                times_s, images = zip(*pictures, strict=True)
+                found.append(
+                    Still(take.info.uid, part, at_rad, np.stack(images), np.array(times_s))
+                )
     found.sort(key=lambda still: -len(still.pictures))
     chosen, rest = found[:1], found[1:]
     while rest and len(chosen) < MOST_STILLS:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import diagnosis_tiers
+from benchmarks.bench import BenchConfig
 from benchmarks.diagnosis_tiers import NOMINAL, ORDER, PAIR, SINGLE, lost_at, scores, table
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
@@ -77,3 +80,21 @@ def test_the_order_spreads_every_kind_from_the_start() -> None:
     half = Counter(ORDER[: len(ORDER) // 2])
     assert all(abs(2 * half[kind] - n) <= 2 for kind, n in Counter(ORDER).items())
     assert Counter(ORDER[:18])[SINGLE] >= len(GapDimension)
+
+
+def test_a_run_may_begin_anywhere_in_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the first 27 rows was lost, and the other 39 could only run after them."""
+    ran: list[int] = []
+
+    def station(k: int, *_: object) -> dict[str, Any]:
+        ran.append(k)
+        return row(SINGLE, station=k)
+
+    monkeypatch.setattr(diagnosis_tiers, "_station", station)
+    for n in (1, 3):  # the second run goes on where the first stopped
+        config = BenchConfig("diagnosis_tiers", first=27, n=n)
+        told = diagnosis_tiers.measure(config, tmp_path)
+    assert ran == [27, 28, 29]
+    assert [r["station"] for r in told["stations"]] == ran
