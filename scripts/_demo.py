@@ -272,8 +272,10 @@ def _report(cells: Sequence[DemoCell], folder: Path, minutes: float) -> Path:
     caption = f"Success over {nominal.trials} rollouts each, on the same scenes; 95 % intervals."
     blocks = [
         page.notice(SIM_TO_SIM),
-        *(page.notice(f"Cell {name}: {c.verdict.message}", "good" if is_better(c) else "bad")
-          for name, c in zip("AB", cells, strict=True) if c.verdict),
+        *(page.notice(
+            f"Cell {name}, {c.verdict.message[:1].lower()}{c.verdict.message[1:]}",
+            "good" if is_better(c) else "bad",
+          ) for name, c in zip("AB", cells, strict=True) if c.verdict),
         page.facts(facts),
         page.bars(bars, (0.0, 1.0)),
         page.text(caption),
