@@ -211,11 +211,16 @@ def deployment(report: AbsoluteReport, found: Diagnosis) -> list[dict[str, Any]]
     return made
 
 
-def shown_alone(report: AbsoluteReport) -> list[dict[str, Any]]:
+def shown_alone(
+    report: AbsoluteReport, outcomes: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
     """Return what at least half of the episodes show and has to be mended, dearest first.
 
-    How policy, arm and cameras were put together isn't among it: see `deployment`.
+    How policy, arm and cameras were put together isn't among it: see `deployment`. Where every
+    outcome that counts, by name, is a success, nothing has to be.
     """
+    if {name for name, count in (outcomes or {}).items() if count} == {Outcome.SUCCESS}:
+        return []
     return [
         {"kind": f.kind, "belongs_to": BELONGS[f.kind], "what": f.line(), "fix": f.command}
         for f in report.findings

@@ -251,7 +251,10 @@ def _diagnosed(
             object_hue_deg=THE_CELLS.object_hue_deg if scene.object_is_stated else None,
         )
     if report is not None:
-        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
+        alone = {
+            "deployment": deployment(report, found),
+            "shown_alone": shown_alone(report, found.summary["outcomes"]),
+        }
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:

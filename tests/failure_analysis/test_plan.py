@@ -336,6 +336,11 @@ def test_what_episodes_show_by_themselves_is_mended_before_anything_is_measured(
     assert [(f["kind"], f["belongs_to"], f["fix"]) for f in shown] == [
         ("offset", "spatial_geometry", fix)
     ]
+    # A simulated arm whose model has friction went well in 12 of 12, and was to be turned by hand.
+    assert not shown_alone(report, {"success": 5, "failure": 0})
+    for others in ({"failure": 1}, {"unlabelled": 1}, {"discarded": 1}):
+        assert shown_alone(report, {"success": 4, **others}) == shown
+    assert shown_alone(report, {"unlabelled": 5}) == shown
     plain = diagnosed({})
     plan = make_plan(replace(plain, summary={**plain.summary, "shown_alone": shown}), 40)
     assert plan.stop.startswith("Don't collect yet: mend")
