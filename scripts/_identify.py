@@ -198,7 +198,7 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     for why in dict.fromkeys(now.why for now in lacking):
         _say(f"  {', '.join(now.part.name for now in lacking if now.why == why)}: {why}")
     if untold:
-        _say(f"Untold: {'; '.join(untold)}.")
+        _say(f"Not measured to the end: {'; '.join(untold)}.")
     if end.trip:
         _say(f"gaploop identify: {end.trip}")
     failed = bool(end.trip) or any(not now.by_choice for now in lacking)
