@@ -195,7 +195,8 @@ class BenchConfig:
     libero: a seventh of the training steps."""
     tasks: list[str] = field(default_factory=list)
     """base_vision, closed_loop, reference: which tasks; pick_place unless given. libero: suites and
-    numbers, such as libero_object/6. worlds: which columns; costs and active: what gaps cost."""
+    numbers, such as libero_object/6. worlds: which columns; costs and active: what gaps cost.
+    diagnosis_tiers: remedies, to measure what they bring, too."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop, reinforcement, seeing_remedies, transfer: which gaps; the six single dimensions,
     of seeing_remedies four, of transfer all nine and a pair, of reinforcement three mechanisms,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks import blind_gaps
+from benchmarks import blind_gaps, station_remedies
 from gaploop.core.statistics import percent, rate
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
@@ -65,6 +65,8 @@ PAIRED: Final = ("actuator_response", "spatial_geometry", "visual_domain", "obje
 """Two of these act at once."""
 SEVERITIES: Final = {SINGLE: (0.5, 1.0), PAIR: (0.4, 0.7)}
 CONFIDENCE: Final = 0.9
+REMEDIES: Final = "remedies"
+"""In --tasks: what a plan's remedies bring is measured, too."""
 GOALS: Final = {
     "single_right": ("one gap: likeliest cause right", 0.85),
     "single_dimension": ("one gap: likeliest dimension right", None),
@@ -160,17 +162,18 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     path = folder / "stations.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     todo = range(len(ORDER))[config.first :][: config.n or None]
+    seed, remedies = FIRST + config.seed, REMEDIES in config.tasks
     with options.progress("Stations", total=len(todo)) as advance:
         advance(len(rows))
         for k in todo[len(rows) :]:
-            rows.append(_station(k, FIRST + config.seed, folder.resolve()))
+            rows.append(_station(k, seed, folder.resolve(), remedies))
             with path.open("a") as file:
                 file.write(json.dumps(options.jsonable(rows[-1])) + "\n")
             advance()
     return {"evidence": "sim-to-sim", "stations": rows, **scores(rows)}
 
 
-def _station(k: int, first: int, folder: Path) -> dict[str, Any]:
+def _station(k: int, first: int, folder: Path, remedies: bool) -> dict[str, Any]:
     kind = ORDER[k]
     policy, gaps, gap_seed = _drawn(kind, ORDER[:k].count(SINGLE), first + k, folder)
     place, nominal = folder / f"station_{k:02}", folder / "simulated"
@@ -203,9 +206,14 @@ def _station(k: int, first: int, folder: Path) -> dict[str, Any]:
             why = said.strip().splitlines()[-1:]
             row["stopped"] = f"{line.split()[1]} ended with {code}: {' '.join(why)}"
         row |= _read(gaps, gap_seed)
+        if remedies and gaps and row["failed"] and not row["stopped"]:
+            try:
+                row["remedies"] = station_remedies.remedied(robot, policy, _run)
+            except RuntimeError as failed:
+                row["no_remedies"] = " ".join(map(str, failed.args))
     if policy == "base" and not nominal.exists() and (place / "simulated").exists():
         (place / "simulated").rename(nominal)
-    kept = {"diagnosis", "plan", "station", "said.txt"}
+    kept = {"diagnosis", "plan", "remedies", "station", "said.txt"}
     for path in place.iterdir():  # pictures of a station are 20 MB
         if path.name not in kept:
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
@@ -405,6 +413,7 @@ def table(result: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [_line(row) for row in rows]
+    lines += station_remedies.table(rows)
     took = ", ".join(f"{c} {s:.0f} s" for c, s in result["processor_s"].items())
     return "\n".join([*lines, "", f"Processor time, medians: {took}."])
 
