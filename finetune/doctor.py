@@ -392,14 +392,14 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
         model.body(b).name for b in range(model.nbody)
         if model.body_weldid[b] and b not in world.state.arm and model.body(b).name
     ]  # fmt: skip
-    missed = [thing for thing in things_of(world) if thing in loose]
-    gripped, found = dict[str, int](), dict[str, str]()
+    never = {thing for thing in things_of(world) if thing in loose}
+    gripped, found = dict[str, int](), dict[str, str]()  # gripped: at which waypoint
     for _ in range(world.max_steps):
         before, action = len(drives.off_m), drives(None)
-        touched = [b for b in loose if world.state.touching(b) & world.state.arm]
-        missed = [b for b in missed if b not in touched]
+        touched = {b for b in loose if world.state.touching(b) & world.state.arm}
+        never -= touched
         if (number := len(drives.off_m)) > before:  # a waypoint is over
-            point, off_m = points[number - 1], drives.off_m[-1]
+            point = points[number - 1]
             if point.get("gripper") == "open":
                 gripped = {}
             for body in gripped.keys() - touched:
@@ -411,33 +411,43 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
                 )
             if point.get("gripper") == "closed":
                 gripped = dict.fromkeys(touched, number)
-                tip_m = world.data.site(world.scene.tool.site).xpos
-                away_m = {b: float(np.linalg.norm(world.state.place_m(b) - tip_m)) for b in loose}
-                body = min(away_m, key=away_m.__getitem__, default="")
-                if body and not gripped and away_m[body] < AT_IT_M:
-                    off = f", which is {1e3 * off_m:.0f} mm off it" * (off_m > APART_M)
-                    found[f"empty {number}"] = (
-                        f"waypoint {number} grips nothing: {body} is {1e3 * away_m[body]:.0f} mm "
-                        f"from the tool{off}"
-                    )
+                if not gripped and (beside := _beside(world, loose, drives.off_m[-1])):
+                    found[f"empty {number}"] = f"waypoint {number} grips nothing: {beside}"
         world.step(action)
-    if not drives.done:
-        found["late"] = f"max_s is over before waypoint {len(drives.off_m) + 1} of {len(points)}"
-    if missed and not found.keys() - {"late"}:
-        found["missed"] = f"the arm never touches {', '.join(missed)}"
-    if (
-        not found.keys() - {"late", "missed"}
-        and (off_m := max(drives.off_m, default=0.0)) > APART_M
-    ):
+    late = {} if drives.done else {
+        "late": f"max_s is over before waypoint {len(drives.off_m) + 1} of {len(points)}"
+    }  # fmt: skip
+    why, off_m = dict[str, str](), max(drives.off_m, default=0.0)
+    if never and not found:
+        why["missed"] = f"the arm never touches {', '.join(sorted(never))}"
+    if off_m > APART_M and not found:
         number = drives.off_m.index(off_m) + 1
-        found[f"off {number}"] = f"the tool stays {1e3 * off_m:.0f} mm off waypoint {number}"
+        why[f"off {number}"] = f"the tool stays {1e3 * off_m:.0f} mm off waypoint {number}"
+    return found | late | why | {"end": _lacks(world)}
+
+
+def _beside(world: SceneWorld, bodies: Sequence[str], off_m: float) -> str:
+    """Say which of the bodies the tool is at, and how far from it; "" where it is at none.
+
+    off_m: how far the tool is from where it was sent [m].
+    """
+    tip_m = world.data.site(world.scene.tool.site).xpos
+    away_m = {b: float(np.linalg.norm(world.state.place_m(b) - tip_m)) for b in bodies}
+    nearest = min(away_m, key=away_m.__getitem__, default="")
+    if not nearest or away_m[nearest] >= AT_IT_M:
+        return ""
+    off = f", which is {1e3 * off_m:.0f} mm off it" * (off_m > APART_M)
+    return f"{nearest} is {1e3 * away_m[nearest]:.0f} mm from the tool{off}"
+
+
+def _lacks(world: SceneWorld) -> str:
+    """Say which parts of success the world, as it stands, lacks."""
     said = world.asked.success
     parts = said["all"] if isinstance(said, Mapping) and "all" in said else [said]
-    lacking = [part for part in parts if not world.state.satisfies(parse(part, model, ""))]
+    lacking = [p for p in parts if not world.state.satisfies(parse(p, world.model, ""))]
     words = ", ".join(str(part) + _apart(world, part) for part in lacking)
     words = words.replace("'", "").replace("{True:", "{on:")  # as YAML reads it
-    found["end"] = f"at the end not so: {words}" if words else "success comes at the very end"
-    return found
+    return f"at the end not so: {words}" if words else "it succeeds when it is run again"
 
 
 def _apart(world: SceneWorld, part: Any) -> str:
