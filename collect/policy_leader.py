@@ -66,6 +66,48 @@ def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[Fl
 
 
 ROUNDING: Final = 1e-9
+OFF_RAD_S: Final = 0.25
+"""How far a joint's speed is from its command's [rad/s, rms], while a policy drives the embedded
+cell: twice what its arm shows, once what its gripper does."""
+WILD: Final = 4.0
+"""A reading more standard deviations off than this counts as that many."""
+
+
+class JointFilter:
+    """Where joints are, by noisy readings and by how far their commands moved meanwhile.
+
+    A Kalman filter for each joint (Kalman 1960), whose joint moves as its command does but for
+    `OFF_RAD_S`. What hinders a joint, such as what it grips, shows in the readings alone, so
+    that it is believed some frames later.
+
+    Args:
+        noise_rad: standard deviation of each joint's readings [rad], shape (n_joints,); a joint
+            with 0 is where it reads.
+        period_s: between two updates [s].
+    """
+
+    def __init__(self, noise_rad: FloatArray, period_s: float) -> None:
+        self._variance = noise_rad**2
+        self._grows = (OFF_RAD_S * period_s) ** 2
+        self._before: tuple[FloatArray, FloatArray, FloatArray] | None = None
+
+    def reset(self) -> None:
+        """Forget the take before."""
+        self._before = None
+
+    def update(self, read_rad: FloatArray, commanded_rad: FloatArray) -> FloatArray:
+        """Return where the joints are [rad], shape (n_joints,), as are both arguments."""
+        q_rad, spread = read_rad, self._variance
+        if self._before is not None:
+            q_rad, spread, commanded_before = self._before
+            q_rad, spread = q_rad + commanded_rad - commanded_before, spread + self._grows
+            total = spread + self._variance
+            far = WILD * np.sqrt(total)
+            gain = spread / total
+            q_rad = q_rad + gain * np.clip(read_rad - q_rad, -far, far)
+            q_rad, spread = np.where(self._variance, q_rad, read_rad), (1.0 - gain) * spread
+        self._before = q_rad, spread, commanded_rad
+        return q_rad
 
 
 @dataclass
@@ -102,7 +144,8 @@ class PolicyLeader:
     A policy that knows of a delay (`delay_s`) plans for when its commands arrive: it is told where
     the joints will be then, the readings plus what was commanded meanwhile (Smith 1957). One that
     knows of late pictures (`camera_delay_s`) is told where the joints were as they were taken; its
-    plans leave out the steps that are over, for both delays.
+    plans leave out the steps that are over, for both delays. One that knows of noise in readings
+    (`noise_rad`, shape (n_joints,)) is told what `JointFilter` makes of them.
 
     Args:
         policy: answers in the follower's LeRobot units.
@@ -144,6 +187,8 @@ class PolicyLeader:
         late = 0 if self._old else round(late)
         self._commanded: deque[FloatArray] = deque(maxlen=late + 1)
         """Targets of this frame and of those before that haven't arrived yet."""
+        noise_rad = np.asarray(getattr(policy, "noise_rad", ()), dtype=np.float64)
+        self._filter = JointFilter(noise_rad, 1.0 / fps) if noise_rad.any() else None
         self.pace = Pace()
         """How long the policy took since it was last set anew."""
         self.reset()
@@ -160,13 +205,19 @@ class PolicyLeader:
     def reset(self) -> None:
         """Get ready for a new take."""
         self._policy.reset()
-        self._commanded.clear()
-        self._states.clear()
-        self._frames = 0
+        self._forget()
         self._ahead.clear()
         self._path: list[FloatArray] = []
         self._turn = 0
         self._at = 0.0  # where on the path the frame begins, in policy steps
+
+    def _forget(self) -> None:
+        """Forget what was read and commanded in the take before."""
+        self._commanded.clear()
+        self._states.clear()
+        self._frames = 0
+        if self._filter is not None:
+            self._filter.reset()
 
     def start_from(self, q_rad: FloatArray) -> None:
         """Plan anew from the next observation on, and move there from `q_rad` [rad]."""
@@ -208,16 +259,21 @@ class PolicyLeader:
     def _on_arrival(self, observation: Observation) -> Observation:
         """Return an observation with the joints where they will be when a command arrives.
 
-        Where pictures are late: where they were when its picture was taken.
+        Where pictures are late: where they were when its picture was taken. Both without noise that
+        is known.
         """
         self._frames += 1
+        start, target = self._path[0], self._path[min(1, len(self._path) - 1)]
+        self._commanded.append(start + min(self._at, 1.0) * (target - start))
+        if self._filter is not None:
+            read_rad = self._follower.from_units(observation.state)
+            q_rad = self._filter.update(read_rad, self._commanded[0])
+            observation = replace(observation, state=self._follower.to_units(q_rad))
         self._states.append(observation.state)
         if len(self._states) > 1:
             return replace(observation, state=self._states[0])
         if self._commanded.maxlen == 1:
             return observation
-        start, target = self._path[0], self._path[min(1, len(self._path) - 1)]
-        self._commanded.append(start + min(self._at, 1.0) * (target - start))
         underway = self._commanded[-1] - self._commanded[0]
         q_rad = self._follower.from_units(observation.state) + underway
         return replace(observation, state=self._follower.to_units(q_rad))
@@ -408,9 +464,7 @@ class AsyncPolicyDriver(PolicyLeader):
         self._is_asked = False
         self._error = None
         self._worker.request(InferenceRequest(None, self._number), self._now_s)
-        self._commanded.clear()
-        self._states.clear()
-        self._frames = 0
+        self._forget()
         self._path = []
         self._at = 0.0
         self._step, self._first = 0, None

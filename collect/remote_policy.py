@@ -39,6 +39,9 @@ type Readings = Annotated[list[Annotated[float, link.Small]], msgspec.Meta(max_l
 type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
+type NoiseRad = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
 class PolicyCard(link.Message, frozen=True):
     """What a policy says of itself, first; names as in `Policy` and `Planner`.
 
@@ -54,6 +57,7 @@ class PolicyCard(link.Message, frozen=True):
     delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
     runs: link.Word = ""
     camera_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.0
+    noise_rad: Annotated[tuple[NoiseRad, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class Picture(link.Message, frozen=True):
@@ -134,6 +138,7 @@ def card_of(policy: Policy, id_: str) -> PolicyCard:
         float(getattr(policy, "delay_s", 0.0)),
         str(getattr(policy, "runs", "")),
         float(getattr(policy, "camera_delay_s", 0.0)),
+        tuple(getattr(policy, "noise_rad", ())),
     )
 
 
@@ -198,6 +203,7 @@ class AskedPolicy:
         self.fps, self.execute, self.delay_s = card.fps, card.execute, card.delay_s
         self.robot_type, self.needs_scene = card.robot_type, card.needs_scene
         self.runs, self.camera_delay_s = card.runs, card.camera_delay_s
+        self.noise_rad = card.noise_rad
         self.gpu_left_mb: float | None = None
 
     def ask(self, question: PolicyQuestion) -> PolicyAnswer:

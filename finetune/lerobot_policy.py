@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,8 @@ DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 CAMERA_DELAY_S: Final = "camera_delay_s"
 """In the sidecar: how much later pictures come than readings [s]."""
+NOISE_RAD: Final = "noise_rad"
+"""In the sidecar: standard deviation of each joint's readings [rad], in the state's order."""
 IMAGES: Final = "observation.images."
 
 
@@ -81,10 +84,12 @@ class ActPolicy:
 
     Attributes:
         camera_delay_s: how much later pictures come than readings [s], likewise.
+        noise_rad: standard deviation of each joint's readings [rad], likewise; none if unknown.
         task: the instruction; most policies read none.
     """
 
     camera_delay_s = 0.0
+    noise_rad: Sequence[float] = ()
     task = ""
 
     def __init__(
@@ -201,7 +206,12 @@ def load_policy(
     torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
     bundle = (adapter.load if adapter.is_adapter(folder) else act.load)(folder, device)
-    delay_s, camera_delay_s = (_said_s(folder, name) for name in (DELAY_S, CAMERA_DELAY_S))
+    sidecar = folder / act.SIDECAR
+    said = read_json(sidecar) if sidecar.exists() else {}
+    delay_s, camera_delay_s = (
+        number(said.get(name, 0.0), f"{sidecar}: {name}", 0.0, 2.0)
+        for name in (DELAY_S, CAMERA_DELAY_S)
+    )
     policy = ActPolicy(bundle, None, delay_s)
     if _is_for_driver(bundle.policy.config):
         can_go_on = hasattr(bundle.policy, "init_rtc_processor") and bundle.policy.supports_rtc()
@@ -214,6 +224,9 @@ def load_policy(
         policy = kind(bundle, None, task, delay_s)
     policy.camera_delay_s = camera_delay_s
     signature = policy.bundle.signature
+    policy.noise_rad = _noise_rad(
+        said.get(NOISE_RAD, []), len(signature.state_names), f"{sidecar}: {NOISE_RAD}"
+    )
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
             known = f"policy was trained at {signature.fps:g}" if signature.fps else "not above 0"
@@ -221,8 +234,8 @@ def load_policy(
         policy.bundle.signature = replace(signature, fps=fps)
     if chosen is not FORMATS[REFERENCE]:
         put_in_format(policy, format, possible_views(folder, 3))
-    number = torch.get_num_threads()
-    policy.runs = f"{device}, {format or REFERENCE}, {number} thread{'s' * (number > 1)}"
+    used = torch.get_num_threads()
+    policy.runs = f"{device}, {format or REFERENCE}, {used} thread{'s' * (used > 1)}"
     return policy
 
 
@@ -247,10 +260,10 @@ def device_named(device: str, option: str = "--policy.device") -> str:
     return device
 
 
-def _said_s(folder: Path, name: str) -> float:
-    file = folder / act.SIDECAR
-    said = read_json(file) if file.exists() else {}
-    return number(said.get(name, 0.0), f"{file}: {name}", 0.0, 2.0)
+def _noise_rad(said: Any, joints: int, where: str) -> tuple[float, ...]:
+    if not isinstance(said, list) or len(said) not in (0, joints):
+        raise UnusableInputError(f"{where} must be a list of {joints} numbers, one for each joint.")
+    return tuple(number(value, where, 0.0, 1.0) for value in said)
 
 
 def resolve(path: str | Path) -> Path:

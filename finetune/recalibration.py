@@ -1,15 +1,18 @@
-"""A policy that allows for camera, table, joint zeros, light and delay as a twin has them."""
+"""A policy that allows for camera, table, zeros, light, delay and noise as a twin has them."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.run_record import write_run
-from gaploop.core.twin import load_twin
+from gaploop.core.twin import Twin, load_twin
+from gaploop.failure_analysis.planning.remedies import NOISE
 from gaploop.finetune import lerobot_policy as policies
 from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.sim.recalibration import LIGHT, READ, ZEROS
@@ -44,7 +47,8 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
     and commands, exposure and colour cast out of the overhead camera's pictures; of a delayed arm
-    it is told where the joints will be once its commands arrive, of a late camera where they were.
+    it is told where the joints will be once its commands arrive, of a late camera where they were,
+    and of noisy readings what `collect.policy_leader.JointFilter` makes of them.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:
@@ -57,7 +61,12 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     station, folder = load_twin(twin), policies.resolve(policy)
     cell = policies.cell_of(folder)
     known, light = station.values(READ if cell else (ZEROS,)), station.values(LIGHT)
+    joints = CELL_ARMS[station.arm].joint_names if station.arm in CELL_ARMS else ()
+    noise_rad = [noise_of(station, joint) for joint in joints]
     taken_out = {**known, **light, **station.values(DELAYS)}
+    if any(noise_rad):
+        noise = dict(zip(joints, noise_rad, strict=True))
+        taken_out["sensor_noise"] = {f"{joint}.noise_rad": rad for joint, rad in noise.items()}
     if not taken_out and station.values(READ):
         raise UnusableInputError(
             f"{policy} sees pictures, not a tracked scene: a moved camera can't be taken out of "
@@ -65,13 +74,15 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
         )
     if not taken_out:
         raise UnusableInputError(
-            f"{twin}: camera, light, table, zeros and delay are nominal or weren't measured; there "
-            f"is nothing to recalibrate. It would be one of {', '.join((*READ, *LIGHT, *DELAYS))}."
+            f"{twin}: camera, light, table, zeros, delays and noise are nominal or weren't "
+            "measured; there is nothing to recalibrate. It would be one of "
+            f"{', '.join((*READ, *LIGHT, *DELAYS, *NOISE))}."
         )
-    if taken_out.keys() & set(DELAYS) and not (folder / SIDECAR).exists():
+    is_timed = any(noise_rad) or taken_out.keys() & set(DELAYS)
+    if is_timed and not (folder / SIDECAR).exists():
         raise UnusableInputError(
-            f"{policy} states no rate ({SIDECAR}), so a delay can't be turned into steps. Give a "
-            "policy that gaploop trained."
+            f"{policy} states no rate ({SIDECAR}), so neither a delay nor noise can be allowed for "
+            "from step to step. Give a policy that gaploop trained."
         )
     task, arm = cell or ("pick_place", station.arm)
     if arm != station.arm:
@@ -88,11 +99,12 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     _insert(target / policies.PREPROCESSOR, CLEARS, {"known": light})
     _insert(target / POSTPROCESSOR, SAYS, where)
     if (sidecar := target / SIDECAR).exists():
-        delays = {
+        allowed = {
             policies.DELAY_S: taken_out.get(DELAY, {}).get("latency_s", 0.0),
             policies.CAMERA_DELAY_S: taken_out.get(PICTURES_LATE, {}).get("delay_s", 0.0),
+            policies.NOISE_RAD: noise_rad if any(noise_rad) else [],
         }
-        write_json(sidecar, {**read_json(sidecar), **delays})
+        write_json(sidecar, {**read_json(sidecar), **allowed})
     left = tuple(m for m in station.values(READ) if m not in taken_out)
     made = Recalibrated(target, policies.policy_id(target), taken_out, left)
     write_run(
@@ -105,6 +117,14 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
         base_folder=folder,
     )
     return made
+
+
+def noise_of(station: Twin, joint: str) -> float:
+    """Return the standard deviation of a joint's readings by a twin [rad]; 0 where it has none."""
+    return math.hypot(*(
+        p.estimate for p in station.parameters
+        if p.differs and p.name in NOISE and p.joint in ("", joint)
+    ))  # fmt: skip
 
 
 def is_recalibrated(policy: Path) -> bool:

@@ -18,6 +18,7 @@ from gaploop.failure_analysis.signals import registry
 from gaploop.finetune.tuning import presets
 from gaploop.scripts import cli
 from gaploop.scripts._arguments import find_options
+from gaploop.scripts.former_names import FORMER
 from gaploop.sim import gaps as sim_gaps
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import mechanisms
@@ -153,6 +154,54 @@ def test_commands_exist_with_their_options(page: Path) -> None:
             continue
         wrong += unknown_options(command, text.partition(" -- ")[0])
     assert not wrong
+
+
+def messages(file: Path) -> Iterator[str]:
+    """Yield the texts of a module that aren't docstrings, with … for what is filled in."""
+    tree = ast.parse(file.read_text())
+    inside = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            inside.add(id(node.value))  # a docstring
+    for node in ast.walk(tree):
+        if id(node) in inside:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:8])
+def test_messages_name_commands_that_exist(folder: str) -> None:
+    """A plan said to type `gaploop calibrate drift`, and a check `consent withdraw --dataset`."""
+    actions = {name: actions_of(name) for name in cli.commands()}
+    wrong = []
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        for text in messages(file):
+            for command, rest in COMMAND.findall(f" {text}"):
+                # What follows may be about something else.
+                rest = re.split(r"[.:,)](?:\s|$)| (?:\(|-- |and |of |or |to |with the )", rest)[0]
+                first = re.match(r" ([a-z_]+)\b(?!\.)", rest)
+                if command in FORMER:
+                    wrong.append(f"{file}: gaploop {command}")
+                elif command in actions:  # not a verb
+                    anywhere = {*unknown_options(command, f"{rest} --env.scene=…")}
+                    unknown = anywhere.intersection(unknown_options(command, rest))
+                    wrong += [f"{file}: {option}" for option in unknown]
+                    if first and actions[command] and first[1] not in actions[command]:
+                        wrong.append(f"{file}: gaploop {command} {first[1]}")
+    assert not wrong
+
+
+def actions_of(command: str) -> frozenset[str]:
+    """Return what may stand first behind a command; none where anything may."""
+    module = importlib.import_module(f"gaploop.scripts.{cli.commands()[command].stem}")
+    config_class = cli.config_class_of(module, command, [])
+    named = getattr(module, "POSITIONAL", "")
+    first = named if isinstance(named, str) else next(iter(named), "")
+    choices = next((o.choices for o in find_options(config_class, {}) if o.name == first), ())
+    return frozenset(choices or getattr(module, "ACTIONS", ()))
 
 
 def test_the_recipes_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def _check_rows(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -
     for reason, without in reasons.items():
         text, name = f"{reason}.", f"{layout.EPISODES}: gap_consent"
         if "was withdrawn" in reason:
-            fix = f"gaploop consent withdraw {reason.split()[1]} --dataset='[{findings.root}]'"
+            fix = f"gaploop consent withdraw {reason.split()[1]} --places='[{findings.root}]'"
             findings.about(without, "withdrawn_consent", name, text, f"{fix} --yes")
         else:
             fix = "gaploop consent add --help  # or remove them: " + findings.delete(without)

@@ -13,7 +13,7 @@ INSTEAD: Final = {
     "resimulate": "record in the station's twin",
     "randomise": "randomise",
     "recalibrate": "recalibrate",
-    "compensate": "compensate the delay",
+    "compensate": "compensate",
     "drive_slower": "drive slower",
     "change_scene": "change or repair what is there",
     "change_task": "restate the task",

@@ -65,8 +65,9 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         ("every camera that the policy uses", "joint positions"),
         ("grid_cell",),
         "table_height",
-        "gaploop calibrate drift compares camera and arm with the stored calibration; or lay "
-        "the object on a measured mark and compare it with what the tracker reports.",
+        "gaploop doctor --station=station.yaml, with your robot, compares camera and rests with "
+        "the day before; or lay the object on a measured mark and compare it with what the "
+        "tracker reports.",
     ),
     D.OBJECT_PROPERTY: Remedy(
         "change_scene",
@@ -256,6 +257,8 @@ LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
 """What it takes out of pictures."""
 DELAY: Final = "actuator_response.latency"
 """What the policy's plans are shifted by."""
+NOISE: Final = ("sensor_noise.encoder_drift.noise_rad", "sensor_noise.readings.noise_rad")
+"""Noise of readings, which is filtered out of what the policy reads while it drives."""
 SLUGGISH: Final = ("actuator_response.slow", "actuator_response.weak")
 """Drives that get where they are told to, but later: a policy that drives slower loses nothing."""
 DEMONSTRATOR: Final = "demonstrator"
@@ -276,9 +279,9 @@ RANGES: Final[Mapping[GapDimension, str]] = {
 STEPS: Final[Mapping[str, str]] = {
     "recalibrate": "Write a policy that allows for camera, joint zeros and light as the twin has "
     "them; nothing is trained. Try it in the twin, then at the station; what moves later shows in "
-    "gaploop calibrate drift.",
-    "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
-    "it in the twin, then at the station.",
+    "gaploop doctor --station=station.yaml, with your robot.",
+    "compensate": "Write a policy that plans for when its commands arrive, and by readings without "
+    "their noise; nothing is trained. Try it in the twin, then at the station.",
     "drive_slower": f"Let the policy drive at {SPEED_SCALE:g} of its speed, with as much more time "
     "for an attempt; nothing is trained. Try it in the twin, then at the station: gaploop rollout "
     f"--speed_scale={SPEED_SCALE:g}. The gate judges it by the suite's candidate_speed: "
@@ -482,7 +485,10 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
     differs, fit = (about.twin.mechanisms, about.twin.fit) if about.twin is not None else ((), {})
     here = [m for m in differs if m.startswith(f"{dimension.value}.")]
-    possible = ["compensate"] if here == [DELAY] and not about.world else []
+    noisy = dimension is D.SENSOR_NOISE and any(
+        p.differs and p.name in NOISE for p in (about.twin.parameters if about.twin else ())
+    )
+    possible = ["compensate"] if (here == [DELAY] or noisy) and not about.world else []
     # A simulation whose actions pull has no targets that could be passed more slowly.
     if any(m in SLUGGISH for m in here) and fit.get("takes_targets", True):
         possible.append("drive_slower")

@@ -15,7 +15,12 @@ from lerobot.configs import RTCAttentionSchedule
 from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 
-from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, cross_faded
+from gaploop.collect.policy_leader import (
+    AsyncPolicyDriver,
+    JointFilter,
+    PolicyLeader,
+    cross_faded,
+)
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Observation
 
@@ -252,6 +257,40 @@ def test_a_policy_that_knows_of_a_delay_is_told_where_the_joints_will_be(late: i
         ways.append(policy.told)
     assert ways[1] == pytest.approx(ways[0])
     assert ways[0][-1] > 10.0
+
+
+@pytest.mark.parametrize("noise_rad", [0.01, 0.05, 0.2])
+def test_noise_that_is_known_is_taken_out_of_readings(noise_rad: float) -> None:
+    """A joint that lags, one that is blocked half way, and one whose readings are exact."""
+    t_s = np.arange(0.0, 24.0, 1.0 / FPS)
+    commanded = np.stack([np.sin(t_s), 0.1 * t_s, np.cos(t_s)], axis=1)
+    true = np.stack([np.sin(t_s - 0.1), np.minimum(0.1 * t_s, 1.0), np.cos(t_s)], axis=1)
+    sizes = np.array([noise_rad, noise_rad, 0.0])
+    read = true + np.random.default_rng(0).normal(0.0, sizes, true.shape)
+    joints = JointFilter(sizes, 1.0 / FPS)
+    for _ in range(2):  # a take leaves nothing behind
+        joints.reset()
+        told = np.array([joints.update(r, c) for r, c in zip(read, commanded, strict=True)])
+        np.testing.assert_array_equal(told[0], read[0])
+        np.testing.assert_array_equal(told[:, 2], read[:, 2])
+        off, was = (np.sqrt(np.mean((x - true) ** 2, axis=0)) for x in (told, read))
+        assert (off[:2] < 0.75 * was[:2]).all()
+
+
+@pytest.mark.parametrize("make", [PolicyLeader, partial(AsyncPolicyDriver, takes_s=0.0)])
+def test_a_policy_that_knows_of_noise_is_told_what_is_behind_it(make: Any) -> None:
+    """Told each reading as it came, the base grasped in 16 of 40 scenes at 2 degrees of noise."""
+    rng, apart = np.random.default_rng(0), {}
+    for known in (0.0, 0.1):
+        policy: Any = Ramp(0.0)
+        policy.noise_rad = (known,)
+        leader, at, off = make(policy, Arm(), FPS, FPS * TURNS), 0.0, []
+        for _ in range(60):
+            leader.observe(Observation(np.array([at + rng.normal(0.0, 0.1)]), None, {}))
+            off.append(policy.told[-1] - at)
+            at = [float(leader.read(0.0).q_rad[0]) for _ in range(TURNS)][-1]
+        apart[known] = np.std(off[20:])
+    assert apart[0.1] < 0.6 * apart[0.0]
 
 
 class Seer:
