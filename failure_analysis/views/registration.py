@@ -20,6 +20,9 @@ STARTS: Final = 3
 """The best of a grid of shifts and turns to start from, where a start at rest doesn't match."""
 LEAST_COMMON: Final = 0.2
 """Share of what counts in a picture that has to be in the other to compare."""
+TIMES: Final = 2.0
+"""No picture is laid on another at more than this times its size, in its middle or corners, nor at
+less than the inverse: what is nearly plain matches a small part of anything."""
 type Grey = NDArray[np.float32]
 
 
@@ -43,6 +46,10 @@ class Similarity:
         middle = 0.5 * (np.asarray(size_px) - 1) * np.ones(2)
         linear = np.array([[a, -b], [b, a]])
         return np.column_stack([linear, self.shift_px + middle - linear @ middle])
+
+
+NOWHERE: Final = Similarity(-1.0, np.zeros(2), 1.0, 0.0)
+"""Of a picture that lies nowhere on the other."""
 
 
 def register(
@@ -119,7 +126,7 @@ def refine(
             warped, right, down = (_warp(p, u, v) for p in (picture, *slopes))
             inside = (_warp(valid, u, v, cv2.BORDER_CONSTANT) > 0.9) & counts
             if inside.sum() < columns:
-                return Similarity(-1.0, np.zeros(2), 1.0, 0.0)
+                return NOWHERE
             error = warped - reference
             match = _correlation(warped, reference, inside, counts)
             spread = 1.4826 * float(np.median(np.abs(error[inside]))) + 1e-3
@@ -134,8 +141,12 @@ def refine(
             q -= step
             if np.abs(step * px).max() < 0.01:
                 break
-    scale, turn_rad = np.hypot(1 + q[0], q[1]), np.arctan2(q[1], 1 + q[0])
-    return Similarity(match, q[2:4].copy(), float(scale), float(turn_rad), float(sum(q[4:])))
+    scale, turn_rad = float(np.hypot(1 + q[0], q[1])), float(np.arctan2(q[1], 1 + q[0]))
+    bend = float(sum(q[4:]))
+    sizes = scale, scale + bend
+    if min(sizes) < 1.0 / TIMES or max(sizes) > TIMES:
+        return NOWHERE
+    return Similarity(match, q[2:4].copy(), scale, turn_rad, bend)
 
 
 def _correlation(

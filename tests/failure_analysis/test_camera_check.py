@@ -26,6 +26,7 @@ from gaploop.failure_analysis.cameras.camera_questions import QUESTIONS, YesNo
 from gaploop.failure_analysis.cameras.known_camera import Kind, KnownCamera
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.views.camera_samples import CameraSamples, TakeLook, sample
+from gaploop.failure_analysis.views.registration import TIMES, refine
 
 N = 24
 type Change = Callable[[Image], Image]
@@ -495,3 +496,18 @@ def test_without_images_no_picture_is_decoded() -> None:
     ]
     found = diagnose(takes, images=False)
     assert found.camera_check is None
+
+
+def test_nothing_is_laid_on_a_nearly_plain_picture_at_any_size() -> None:
+    """An arm hid most of a bare table: its camera was told to look through another lens, +870 %."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        pictures = []
+        for _ in range(2):  # a spot, wherever it lies
+            picture = np.zeros((48, 64), np.float32)
+            cv2.circle(picture, rng.integers(8, 40, 2).tolist(), 6, 1.0, -1)
+            pictures.append(np.asarray(cv2.GaussianBlur(picture, (0, 0), 1.5), np.float32))
+        counts = cv2.dilate((pictures[0] > 0.05).astype(np.uint8), np.ones((9, 9))) > 0
+        laid = refine(*pictures, np.ones((48, 64), np.float32), counts, np.zeros(5))
+        for size in (laid.scale, laid.scale + laid.bend):
+            assert 1 / TIMES <= size <= TIMES
