@@ -239,6 +239,7 @@ class EvidenceBase:
         figures: outside the embedded cell, how many of each take were set against successes.
         elsewhere: takes or twin are of no cell, where all that is known of such evidence was
             measured.
+        known: where else it was measured, in words.
     """
 
     tier: Tier
@@ -248,6 +249,7 @@ class EvidenceBase:
     other_driver: bool = False
     figures: int | None = None
     elsewhere: bool = False
+    known: str = "in others' simulations: docs/figures/worlds.md"
 
     @property
     def accuracy(self) -> TierAccuracy | None:
@@ -291,7 +293,7 @@ class EvidenceBase:
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
         unknown = "How often that is right hasn't been measured"
-        unknown += "; in others' simulations: docs/figures/worlds.md." if self.elsewhere else "."
+        unknown += f"; {self.known}." if self.elsewhere else "."
         right = f"The likeliest cause is right in {self.accuracy}."
         found.append(right if self.accuracy else unknown)
         if self.reference is ReferenceKind.STATION:
@@ -324,9 +326,11 @@ class EvidenceBase:
         """
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         had, elsewhere = (*self.had, "station twin"), self.elsewhere or owners
+        page = "at blind stations of the embedded cell: docs/figures/closed_loop.md"
         return replace(
-            self, tier=Tier.TWIN, had=had, blind_to=blind, figures=None, elsewhere=elsewhere
-        )
+            self, tier=Tier.TWIN, had=had, blind_to=blind, figures=None, elsewhere=elsewhere,
+            known=self.known if owners else page,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.evidence` of a diagnosis."""
