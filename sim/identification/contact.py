@@ -61,6 +61,7 @@ SLIDE_M, LIFT_M, OVER_M = 0.002, 0.04, 0.05
 PUSH_RAD: Final = (0.55, 0.08)
 PUSH_RAD_S: Final = 2.6
 HANDED_ON: Final = ("actuator_response.", "spatial_geometry.zero_offset", "object_property.size")
+READINGS: Final = ("sensor_noise.coarse_encoder", "sensor_noise.encoder_drift")
 AWAY_M: Final = np.array([-0.3, -0.3])
 
 
@@ -194,6 +195,8 @@ def replay(
     for name, rows in script.windows.items():
         counts |= dict.fromkeys(range(*rows), name)
     with SimCell(parameters=parameters, robot=arm.name, image_size=32, camera_hz=0.01) as cell:
+        if any(name.startswith(READINGS) for name in parameters):
+            cell.reset(int(rng.integers(1 << 31)))  # noise of its own for each replay
         if empty:
             take_object_away(cell)
         else:
@@ -367,7 +370,7 @@ def simulate(
 
     What the twin has beside contact is drawn from its intervals.
     """
-    known = twin.values(m for m in twin.mechanisms if m.startswith(HANDED_ON))
+    known = twin.values(m for m in twin.mechanisms if m.startswith((*HANDED_ON, *READINGS)))
     about = around_twin(twin)
     about = replace(about, ranges=tuple(r for r in about.ranges if r.mechanism in known))
 

@@ -14,6 +14,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter
 from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
+from gaploop.sim.identification import contact as contact_module
 from gaploop.sim.identification.contact import (
     EMPTY,
     FULL,
@@ -81,6 +82,28 @@ def test_each_kind_of_contact_is_felt(takes: list[Take]) -> None:
     assert slippery["drag"] < plain["drag"] - 10.0
     assert soft["jaw_rad"] < plain["jaw_rad"] - 0.05
     assert smooth["pushed_m"] > plain["pushed_m"] + 0.02
+
+
+def test_noise_of_the_station_is_in_each_simulated_probe(
+    takes: list[Take], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings off by 2 degrees were taken for an object that sticks, by 2 N, and it was named."""
+    probe = probed(takes, SO101)
+    assert probe is not None
+    name, rad = "sensor_noise.encoder_drift.noise_rad", 0.035
+    noisy = {"sensor_noise.encoder_drift": {"noise_rad": rad}}
+    bare = [replay(probe[1], SO101, True, noisy, np.random.default_rng(k)) for k in (0, 1)]
+    apart = np.nanstd(bare[0].q_rad - bare[1].q_rad)
+    assert apart == pytest.approx(2**0.5 * rad, rel=0.1)
+    simulated = []
+    monkeypatch.setattr(
+        contact_module, "replay", lambda of, *given: simulated.append(given[2]) or of
+    )
+    measured = TwinParameter(name, "rad", 0.0, rad, (0.9 * rad, 1.1 * rad))
+    simulate(probe, SO101, Twin("bench", "so101", (measured,)), 3)
+    assert len(simulated) == 6
+    for parameters in simulated:
+        assert parameters["sensor_noise.encoder_drift"]["noise_rad"] == pytest.approx(rad, rel=0.3)
 
 
 def made_up(n: int, rng: np.random.Generator) -> Simulated:
