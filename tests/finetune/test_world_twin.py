@@ -23,6 +23,7 @@ from gaploop.finetune import world_twin
 from gaploop.finetune.gate.attempts import cell_attempts
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
+from gaploop.finetune.reproduction import in_a_world
 from gaploop.finetune.world_twin import _Replays, fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
@@ -139,6 +140,17 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(
     assert found["summary"]["evidence"]["accuracy"] is None
     assert "so101_sim" not in told
     assert "docs/figures/worlds.md" in told
+
+
+def test_a_twin_is_rolled_out_in_the_scenes_of_its_station(tmp_path: Path) -> None:
+    """A twin of a right delay failed in 0 of 6 other scenes, the station in 3 of 6."""
+    takes = recorded(tmp_path / "takes", {"actuator_response.latency": 0.5})
+    twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
+    how: Any = {"n": 6, "workers": 1, "progress": lambda _done: None}
+    rolled_out = in_a_world(SCRIPT, twin, folder=tmp_path, **how)(twin.mechanisms)
+    went_well = [take.outcome is Outcome.SUCCESS for take in takes]
+    assert [rollout.success for rollout in rolled_out] == went_well
+    assert sorted(went_well) == [False] * 3 + [True] * 3
 
 
 class Felt(Follow):
