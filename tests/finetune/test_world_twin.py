@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
 from gaploop.core.take import Take
-from gaploop.core.twin import load_twin, save_twin
+from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.finetune import world_twin
@@ -92,7 +92,7 @@ def chase(observation: NDArray[Any]) -> NDArray[Any]:
     return np.array([observation[2], 0.0], dtype=np.float32)
 
 
-SCRIPT = f"{__name__}:chase"
+SCRIPT, SWING = f"{__name__}:chase", f"{__name__}:Swing"
 COUNTED: list[NDArray[Any]] = []
 
 
@@ -335,6 +335,47 @@ def test_pictures_of_a_scene_file_count(tmp_path: Path) -> None:
         evaluate_gym(f"{__name__}:hold", env, 2, spec=spec, demonstrations=kept)
     replays = _Replays(list(load_takes(tmp_path / "takes")), env, None)
     assert replays.errors(WorldSpec(), keep=True)[:, 1].min() > 0.05
+
+
+class Swing:
+    """Swings both joints, one further than the other [deg]."""
+
+    def __init__(self) -> None:
+        self.k = 0
+
+    def get_action(self, _observation: Any) -> NDArray[Any]:
+        self.k += 1
+        at = 30.0 * np.sin(0.15 * self.k)
+        return np.array([at, 0.3 * at], dtype=np.float32)
+
+
+@pytest.mark.parametrize(("gap", "shows_more"), [("latency", False), ("weak", True)])
+def test_what_the_nominal_simulation_shows_too_is_no_fault_of_the_station(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gap: str, shows_more: bool
+) -> None:
+    """ "Mend first: turn the joint by hand", of friction that the owner's model has as well."""
+    rough = MJCF.replace('name="turn"', 'name="turn" frictionloss="2"')
+    rough = rough.replace('kp="20"', 'kp="50"').replace('damping="0.2"', 'damping="0.5"')
+    (tmp_path / "arm.xml").write_text(rough)
+    scene, twin, takes = (tmp_path / name for name in ("scene.yaml", "twin.yaml", "takes"))
+    text = "mjcf: arm.xml\ninstruction: Swing\nmax_s: 6\n"
+    scene.write_text(f"{text}success: {{open: {{joint: turn, beyond: 2}}}}\n")
+    env, gaps = SceneEnvConfig(scene=scene), {f"actuator_response.{gap}": 0.4}
+    with Demonstrations(takes, "Swing", failures=True) as kept:
+        evaluate_gym(SWING, env, 5, spec=WorldSpec(gaps=gaps), demonstrations=kept)
+    command = ["diagnose", str(takes), f"--output_dir={tmp_path / 'out'}"]
+    assert main(command) == 0
+    alone = capsys.readouterr().out
+    assert "turn answers only after" in alone
+    assert "gaploop identify" in alone
+    save_twin(Twin("theirs", "scene", (), fit={}, world={"scene": str(scene)}), twin)
+    assert main([*command, f"--twin={twin}", f"--policy.path={SWING}", "--n=2"]) == 0
+    beside = capsys.readouterr().out
+    assert ("turn answers only after" in beside) is shows_more
+    assert ("so in the nominal simulation, too: dead band of turn" in beside) is not shows_more
+    for said in (alone, beside):
+        assert "by hand" not in said
+        assert "Mend first" not in said
 
 
 def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:
