@@ -24,7 +24,7 @@ from gaploop.finetune.gate.attempts import cell_attempts
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.reproduction import in_a_world
-from gaploop.finetune.world_twin import _Replays, fit_world
+from gaploop.finetune.world_twin import _news, _Replays, fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.identification.noise import Outages, find, last
@@ -214,6 +214,80 @@ def test_what_stands_in_the_way_is_told_by_where_episodes_leave_the_simulation(
     assert twin.parameters[0].differs
 
 
+class Watched(Beside):
+    """The same, watched from above; nothing of what stands about is touched."""
+
+    metadata = {"render_fps": 50, "render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str = "rgb_array") -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.renderer: mujoco.Renderer | None = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.data.qpos[2:4] = -0.3, 0.1 * self.np_random.uniform(-1.0, 1.0)
+        mujoco.mj_forward(self.model, self.data)
+        return self._seen(), {}
+
+    def render(self) -> NDArray[Any]:
+        if self.renderer is None or self.renderer.model is not self.model:
+            self.renderer = mujoco.Renderer(self.model, 96, 96)
+        eye = mujoco.MjvCamera()
+        eye.distance, eye.elevation, eye.azimuth = 0.4, -80.0, 90.0
+        eye.lookat[0] = -0.3
+        self.renderer.update_scene(self.data, eye)
+        return np.asarray(self.renderer.render())
+
+
+gym.register("gym_follow/Watched-v0", entry_point=Watched, max_episode_steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("gap", "named"),
+    [
+        ("environmental_complexity.clutter", "environmental_complexity"),
+        ("environmental_complexity.similar", "environmental_complexity"),
+        ("object_property.size", "object_property"),
+        ("visual_domain.exposure", "visual_domain"),
+    ],
+)
+def test_what_only_pictures_show_is_named_by_them(tmp_path: Path, gap: str, named: str) -> None:
+    env = GymEnvConfig(gym="gym_follow/Watched-v0")
+    with Demonstrations(tmp_path, "Follow it", failures=True) as kept:
+        spec = WorldSpec(gaps={gap: 0.8}, gap_seed=7)
+        evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
+    twin = fit_world(list(load_takes(tmp_path)), env, None, "theirs")
+    found = {p.name.partition(".")[0] for p in twin.parameters if p.differs}
+    # A block of a few pixels that is a little larger may go unseen.
+    assert found == {named} or (not found and named == "object_property")
+
+
+def drawn(*things: tuple[int, int, int], shade: float = 1.0) -> dict[str, NDArray[np.uint8]]:
+    """Return a picture of an object, and of things at places, each so bright, on a table."""
+    picture = np.full((48, 48, 3), 120.0)
+    for row, column, grey in things:
+        picture[row : row + 4, column : column + 4] = [grey, 60, 60]
+    return {"camera": np.clip(shade * picture, 0, 255).astype(np.uint8)}
+
+
+def test_places_of_a_picture_in_which_something_new_stands_are_counted() -> None:
+    plain = drawn((20, 20, 200))
+    assert _news(plain, plain) == (0, pytest.approx(np.zeros((0, 3))))
+    for count in range(1, 4):
+        more = [(4, 8 + 9 * k, 30) for k in range(count)]
+        news = _news(drawn((20, 20, 200), *more), plain)
+        assert news is not None
+        assert news[0] == count
+        assert len(news[1]) == 16 * count
+    moved, gone = drawn((30, 31, 200)), drawn()
+    for other, places in ((moved, 1), (gone, 0), (drawn((20, 20, 40)), 0)):
+        news = _news(other, plain)
+        assert news is not None
+        assert news[0] == places
+    assert _news(drawn((20, 20, 200), shade=0.7), plain) is None
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -235,6 +309,34 @@ def test_outages_of_an_arm_that_answers_late_are_found_row_by_row(seed: int) -> 
     assert found is not None
     known = len(down) - 2  # what comes last shows nowhere
     assert np.array_equal(found.down[0][:known], down[:known])
+
+
+def lagging(commands: NDArray[Any]) -> NDArray[Any]:
+    """Return where an arm is that goes part of its way in each row."""
+    at, told = np.zeros(2), list[NDArray[Any]]()
+    for command in commands:
+        told.append(at)
+        at = at + 0.3 * (command - at)
+    return np.array(told)
+
+
+@pytest.mark.parametrize("gets_away", [0, 1, 2])
+def test_outages_are_found_whichever_episode_gets_away(gets_away: int) -> None:
+    """A bus wasn't found where the first episode touched something hard: what failed came first."""
+    rng, states, sent = np.random.default_rng(0), list[NDArray[Any]](), list[NDArray[Any]]()
+    for take in range(3):
+        commands = np.cumsum(rng.normal(size=(60, 2)), axis=0)
+        down = np.repeat(rng.random(12) < 0.5, 5)
+        down[0] = False
+        states.append(lagging(last(down, commands)))
+        sent.append(commands)
+        if take == gets_away:
+            states[-1][15:] += rng.normal(size=(45, 2))
+    simulated, off = [lagging(commands) for commands in sent], np.full(2, 1e-6)
+    assert find(states, sent, [lagging] * 3, simulated, off) is not None
+    for all_get_away in states:
+        all_get_away[15:] += rng.normal(size=(45, 2))
+    assert find(states, sent, [lagging] * 3, simulated, off) is None
 
 
 @pytest.mark.members(4)
