@@ -109,6 +109,14 @@ def recorded(root: Path, gaps: dict[str, float]) -> list[Take]:
     return list(load_takes(root))
 
 
+def test_an_environment_that_draws_nothing_is_looked_into(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ended in a traceback: NotImplementedError, of `render`."""
+    assert main(["doctor", f"--env.gym={ENV['gym']}"]) == 0
+    assert "shows no pictures" in capsys.readouterr().out
+
+
 def test_a_delay_is_found_by_replay_and_named_as_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
