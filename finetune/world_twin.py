@@ -660,7 +660,7 @@ class _Replays:
         if len(told) < max(LEAST_TOUCHED, TOUCHED * len(seen)):
             return None
         share, colour = _size(told)
-        tried = list[tuple[float, str, float]]()
+        tried = list[tuple[float, str, float, bool]]()
         for key in (key for key in THINGS if key in self._keys):
             for severity in REFINED[1:]:
                 drawn = all_mechanisms()[key].draw(np.random.default_rng(0), severity)
@@ -670,14 +670,16 @@ class _Replays:
                     if (news := _news(shown, p)) is not None
                 ]  # fmt: skip
                 as_large, alike = _size(there)
-                off = abs(math.log(as_large / share)) + float(np.abs(alike - colour).sum())
-                tried.append((off, key, drawn["count"]))
+                off = abs(math.log(as_large / share))
+                unlike = off + float(np.abs(alike - colour).sum())
+                tried.append((unlike, key, drawn["count"], off < math.log(2.0)))
         if not tried:
             return None
-        _, key, count = min(tried)
-        counts = sorted(n for _, name, n in tried if name == key)
-        k, source = counts.index(count), f"pictures: {len(told)} of {len(seen)} episodes"
-        interval = (counts[max(k - 1, 0)], counts[min(k + 1, len(counts) - 1)])
+        _, key, count, _ = min(tried)
+        # How large they are isn't known: half as many pixels, or twice, are of this number, too.
+        counts = [count, *(n for _, name, n, may_be in tried if name == key and may_be)]
+        source = f"pictures: {len(told)} of {len(seen)} episodes"
+        interval = (min(counts), max(counts))
         return TwinParameter(f"{key}.count", "1", 0.0, count, interval, True, source)
 
     def _begin(self, spec: WorldSpec) -> list[Pictures]:

@@ -26,6 +26,7 @@ from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.reproduction import in_a_world
 from gaploop.finetune.world_twin import _news, _Replays, fit_world
 from gaploop.scripts.cli import main
+from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.identification.noise import Outages, find, last
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, vectors
@@ -267,6 +268,10 @@ def test_what_only_pictures_show_is_named_by_them(tmp_path: Path, gap: str, name
         evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
     twin = fit_world(list(load_takes(tmp_path)), env, None, "theirs")
     found = {p.name.partition(".")[0] for p in twin.parameters if p.differs}
+    if twin.parameters and gap.startswith("environmental"):
+        low, high = twin.parameters[0].interval
+        true = all_mechanisms()[gap].draw(np.random.default_rng(0), 0.8)["count"]
+        assert low <= true <= high
     # A block of a few pixels that is a little larger may go unseen.
     assert found == {named} or (not found and named == "object_property")
 
