@@ -3,7 +3,8 @@
 A station is another's simulation with one gap, drawn by a seed that stood here before it was run:
 mechanism, severity and direction, until its own script fails in some of a few episodes. The three
 commands of docs/start/my_simulation.md then say what it is; the draw says whether that is right.
-Run it where the simulations are installed: `make test-worlds`.
+Run it where the simulations are installed: `make test-worlds`. `--tasks='[pictures]'` keeps the
+same stations' pictures, where a simulation draws any; `--seed` draws others.
 """
 
 from __future__ import annotations
@@ -35,32 +36,37 @@ LEAST_FAILED: Final = 2
 DRAWS: Final = 12
 """Of a gap, until enough episodes fail."""
 WEAKEST: Final = 0.5
+PICTURES: Final = "pictures"
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return what was injected and named at each station; --n for fewer in each world."""
     worlds = [(k, name, world) for k, (name, world) in enumerate(WORLDS.items()) if world.script]
     found, count = list[dict[str, Any]](), config.n or STATIONS
+    pictures = PICTURES in (config.tasks or ())
     with options.progress("Stations", count * len(worlds)) as advance:
         for number in range(count):
             for k, name, world in worlds:
                 place = folder / f"{name.replace(' ', '_')}_{number}"
                 try:
-                    found.append({"world": name, **station(world, [SEED, k, number], place)})
+                    seed = [SEED + config.seed, k, number]
+                    found.append({"world": name, **station(world, seed, place, pictures)})
                 except GaploopError as error:
                     found.append({"world": name, "injected": "", "why": str(error)})
                 advance()
     return {"stations": found}
 
 
-def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
+def station(
+    world: Foreign, seed: list[int], folder: Path, pictures: bool = False
+) -> dict[str, Any]:
     """Draw a station, have it identified and diagnosed, and return what was and what is said.
 
     What a folder has already isn't done again.
     """
     if (known := folder / "station.json").exists():
         return dict(json.loads(known.read_text()))
-    was, plain = drawn(world, seed, folder), world.unseen
+    was, plain = drawn(world, seed, folder, pictures), world if pictures else world.unseen
     takes, twin = folder / was.pop("takes"), folder / "twin"
     shutil.rmtree(twin, ignore_errors=True)
     fit = said("identify", str(takes), *plain.named, f"--output_dir={twin}")["fit"]
@@ -74,7 +80,7 @@ def station(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
     return found
 
 
-def drawn(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
+def drawn(world: Foreign, seed: list[int], folder: Path, pictures: bool = False) -> dict[str, Any]:
     """Return what was injected, and the name of the folder with the station's takes."""
     if (known := folder / "drawn.json").exists():
         return dict(json.loads(known.read_text()))
@@ -82,16 +88,20 @@ def drawn(world: Foreign, seed: list[int], folder: Path) -> dict[str, Any]:
     inside = GymWorld(lambda: made(plain))
     can = sorted(key for key, lacks in inside.parameters().items() if not lacks)
     inside.close()
-    for draw in range(DRAWS):
-        key, severity = str(rng.choice(can)), float(rng.uniform(WEAKEST, 1.0))
-        takes = folder / f"station_{draw}"
+
+    def tried(of: Foreign) -> int:
         shutil.rmtree(takes, ignore_errors=True)
         answer = evaluated(
-            plain, EPISODES, f"--gaps={json.dumps({key: severity})}",
-            f"--gap_seed={rng.integers(1000)}", f"--dataset.root={takes}",
-            "--dataset.failures=true", "--dataset.single_task=Do it",
+            of, EPISODES, f"--gaps={json.dumps({key: severity})}", f"--gap_seed={gap_seed}",
+            f"--dataset.root={takes}", "--dataset.failures=true", "--dataset.single_task=Do it",
         )  # fmt: skip
-        if (failed := answer["trials"] - answer["successes"]) >= LEAST_FAILED:
+        return int(answer["trials"] - answer["successes"])
+
+    for draw in range(DRAWS):
+        key, severity = str(rng.choice(can)), float(rng.uniform(WEAKEST, 1.0))
+        takes, gap_seed = folder / f"station_{draw}", int(rng.integers(1000))
+        if (failed := tried(plain)) >= LEAST_FAILED:
+            failed = tried(world) if pictures else failed
             break
     else:
         raise GaploopError(f"none of {DRAWS} gaps made its script fail")

@@ -336,9 +336,11 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         replays = (0, 0)
     if station.followed and any(replays):
         # Something else can act in no more failures than the twin doesn't follow; what its rollouts
-        # fail too seldom beyond that is the mechanisms', as far as each costs anything.
-        other = station.replayed - station.followed
+        # fail too seldom beyond that is the mechanisms', as far as each costs anything. Only of
+        # failures that nobody replayed has that to be guessed.
+        other, unseen = station.replayed - station.followed, station.failed - station.replayed
         open_share = rng.beta(other + 1.0, station.followed + 1.0, DRAWS)
+        open_share = (other + unseen * open_share) / station.failed
         chance = (beyond - open_share * there).clip(0.0)
         part = means.clip(0.0) if means.max() > 0 else np.ones(len(means))
         part /= part.sum()
@@ -623,18 +625,23 @@ def in_a_world(
     folder: Path,
     progress: Callable[[int], None],
 ) -> RollOut:
-    """Return the same in the simulation that a twin names; modes of failures aren't told."""
+    """Return the same in the simulation that a twin names; modes of failures aren't told.
+
+    Where replays found the scenes that the station's episodes began in, among the first ones, it is
+    rolled out in those: whether a twin fails where the station did is no chance there.
+    """
     from gaploop.finetune.lerobot_gym import evaluate_gym
     from gaploop.sim.lerobot_worlds import world_of
     from gaploop.sim.world import WorldSpec
 
     env, roles = world_of(twin)
+    seed = 0 if twin.fit.get("followed") else SCENES
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
         parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), ""])
         spec = WorldSpec(roles=roles, parameters=parameters, randomise=left_open)
         return evaluate_gym(
-            policy, env, n, seed=SCENES, batch=workers, folder=cell, spec=spec,
+            policy, env, n, seed=seed, batch=workers, folder=cell, spec=spec,
             on_rollouts=lambda done: progress(len(done)),
         ).outcomes  # fmt: skip
 

@@ -97,15 +97,22 @@ SOONER: Final = 5
 what it changes, the episode hasn't."""
 STALE: Final = "sensor_noise.stale_reads"
 CLUTTER: Final = "environmental_complexity.clutter"
+THINGS: Final[tuple[str, ...]] = (CLUTTER, "environmental_complexity.similar")
+"""What stands about in any number."""
 ANEW_S: Final = 0.2
 """So long after an episode left the simulation nothing in that touches anything anew, where what
 the episode touched isn't in it; an object of another size is touched a little sooner or later."""
 LEAST_TOUCHED: Final = 2
 TOUCHED: Final = 0.6
 """Episodes that have, of those that leave the simulation."""
+UNLIKE: Final = 0.1
+"""Of full scale, by which a pixel of something else differs; a video's compression seldom does."""
+APART: Final = 2
+"""Places in which a picture shows something else: an object that differs, or moved, is in one."""
 LONGEST_S: Final = 600.0
 """Of processor time, after which nothing further is looked for. metaworld's, of the slowest that
 were tried, take less than half of that."""
+NOTHING: Final = "no gap that can be set here brings what the episodes show"
 COLLECTED: Final = 10
 """Replays, each in a simulation of its own, after which memory is looked through."""
 ALIKE: Final = 1e-3
@@ -198,7 +205,7 @@ def fit_world(
             if not held and not parameters and (obstacles := fitter.obstacles()):
                 parameters = [obstacles]
                 break
-            why = "no gap that can be set here brings what the episodes show"
+            why = NOTHING
             break
         lead = best.gain(before) - (rival.gain(before) if rival else 0.0)
         if lead < AHEAD:
@@ -212,6 +219,8 @@ def fit_world(
             break
         held[best.key], before = best.values, after
         found.append(best)
+    if not held and not parameters and why in ("", NOTHING) and (things := fitter.things()):
+        parameters, why = [things], ""
     parameters += [p for tried in found for p in _parameters(tried, fitter)]
     unlike = before if parameters else nominal
     shares = {"states": 0} | ({"pictures": 1} if any(s.shown for s in fitter.starts) else {})
@@ -337,9 +346,46 @@ def _shown(seen: Any) -> Pictures:
 
 
 def _off(shown: Pictures, wanted: Pictures) -> float:
-    """Return how far small pictures are from others, share of full scale."""
+    """Return how far small pictures are from others, share of full scale.
+
+    By the root mean square: an object fills few of the pixels, over which a mean would hide it.
+    """
     pairs = [np.subtract(shown[k], wanted[k], dtype=float) for k in shown.keys() & wanted.keys()]
-    return max((float(np.abs(off).mean()) / 255.0 for off in pairs), default=0.0)
+    return max((float(np.sqrt((off**2).mean())) / 255.0 for off in pairs), default=0.0)
+
+
+def _news(shown: Pictures, wanted: Pictures) -> tuple[int, FloatArray] | None:
+    """Return in how many places small pictures show something where there was nothing.
+
+    And the colours there, shape (n, 3). None where all of a picture differs: that is light, lens or
+    camera.
+    """
+    places, colours = 0, list[FloatArray]()
+    for name in sorted(shown.keys() & wanted.keys()):
+        now, before = shown[name] / 255.0, wanted[name] / 255.0
+        off = np.abs(now - before).max(axis=2)
+        if np.median(off) > FLOOR[1]:
+            return None
+        new, found = (off > UNLIKE).astype(np.uint8), 0
+        count, of = cv2.connectedComponents(new)
+        for k in range(1, count):
+            inside = of == k
+            around = cv2.dilate(inside.astype(np.uint8), np.ones((5, 5))) - new == 1
+            if around.any():
+                beside = before[around].mean(axis=0)
+                was, is_now = (np.abs(p[inside].mean(axis=0) - beside).sum() for p in (before, now))
+                if was < is_now:  # what went from here isn't counted, where it went to is
+                    found += 1
+                    colours.append(now[inside])
+        places = max(places, found)
+    return places, np.concatenate(colours) if colours else np.zeros((0, 3))
+
+
+def _size(news: Sequence[tuple[int, FloatArray]]) -> tuple[float, FloatArray]:
+    """Return how many pixels differ in a take, one at least, and their mean colour."""
+    pixels = np.concatenate([np.zeros((0, 3)), *(colours for _, colours in news)])
+    mean = pixels.mean(axis=0) if len(pixels) else np.zeros(3)
+    return max(len(pixels) / max(len(news), 1), 1.0), mean
 
 
 def _pairs(data: mujoco.MjData) -> frozenset[Pair]:
@@ -370,6 +416,7 @@ class _Replays:
         confirm: rows of those by which the best of them is confirmed.
         lost: outages that are replayed as well, or None.
         as_it_was: states of each take that the simulation as it is brings.
+        shown: and the first pictures.
     """
 
     def __init__(
@@ -381,7 +428,7 @@ class _Replays:
         self.known = list[_Tried]()
         self._inside: Survey | None = None
         self.lost: Outages | None = None
-        self.as_it_was = list[FloatArray]()
+        self.as_it_was, self.shown = list[FloatArray](), list[Pictures]()
         self._touching = list[list[frozenset[Pair]]]()
         self.starts = self._found(takes)
         spread = np.concatenate([s.whole for s in self.starts])
@@ -602,6 +649,52 @@ class _Replays:
         interval = (min(as_often, default=1.0), max(as_often, default=count))
         return TwinParameter(f"{CLUTTER}.count", "1", 0.0, float(count), interval, True, source)
 
+    def things(self) -> TwinParameter | None:
+        """Return about how many things first pictures show that the simulation hasn't got.
+
+        What an episode touches alone doesn't tell where an object is held against it. They are put
+        in by each number; the kind and number are nearest that change as much, in such colours.
+        """
+        seen = [_news(s.shown, p) for s, p in zip(self.starts, self.shown, strict=True)]
+        told = [news for news in seen if news is not None and news[0] >= APART]
+        if len(told) < max(LEAST_TOUCHED, TOUCHED * len(seen)):
+            return None
+        share, colour = _size(told)
+        tried = list[tuple[float, str, float, bool]]()
+        for key in (key for key in THINGS if key in self._keys):
+            for severity in REFINED[1:]:
+                drawn = all_mechanisms()[key].draw(np.random.default_rng(0), severity)
+                spec = WorldSpec(roles=self._roles, parameters={key: {"count": drawn["count"]}})
+                there = [
+                    news for shown, p in zip(self._begin(spec), self.shown, strict=True)
+                    if (news := _news(shown, p)) is not None
+                ]  # fmt: skip
+                as_large, alike = _size(there)
+                off = abs(math.log(as_large / share))
+                unlike = off + float(np.abs(alike - colour).sum())
+                tried.append((unlike, key, drawn["count"], off < math.log(2.0)))
+        if not tried:
+            return None
+        _, key, count, _ = min(tried)
+        # How large they are isn't known: half as many pixels, or twice, are of this number, too.
+        counts = [count, *(n for _, name, n, may_be in tried if name == key and may_be)]
+        source = f"pictures: {len(told)} of {len(seen)} episodes"
+        interval = (min(counts), max(counts))
+        return TwinParameter(f"{key}.count", "1", 0.0, count, interval, True, source)
+
+    def _begin(self, spec: WorldSpec) -> list[Pictures]:
+        """Return the first pictures of each take's scene."""
+        self._begun()
+        found, reset = list[Pictures](), -1
+        with contextlib.closing(self._attempts(spec)) as attempts:
+            for start in self.starts:
+                while reset < start.resets:
+                    reset += 1
+                    attempts.draw(reset == start.resets)
+                    seen, _ = attempts.reset(seed=reset)
+                found.append(_shown(attempts.named(seen)))
+        return found
+
     def errors(
         self, spec: WorldSpec, starts: Sequence[_Start] = (), *, keep: bool = False,
         states: list[FloatArray] | None = None, whole: bool = False,
@@ -622,13 +715,15 @@ class _Replays:
             return worst
         try:
             reset, rows, kept = -1, list[FloatArray](), [] if states is None else states
+            pictures = list[Pictures]()
             for number, start in enumerate(starts):
                 while reset < start.resets:
                     reset += 1
                     attempts.draw(reset == start.resets and bool(start.take.cameras))
                     seen, _ = attempts.reset(seed=reset)
                 attempts.draw(False)
-                picture = _off(_shown(attempts.named(seen)), start.shown) if start.shown else 0.0
+                shown = _shown(attempts.named(seen)) if start.shown else {}
+                pictures.append(shown)
                 sent, last_row = self._whole(start)[1] if whole else start.sent, 0
                 if self.lost:
                     down = self.lost.down[number][: len(sent)]
@@ -640,9 +735,10 @@ class _Replays:
                 kept.append(told)
                 if len(told) <= last_row:  # given up
                     told = self.as_it_was[number]
-                rows.append(np.array([self._states_off(number, told, start.whole), picture]))
+                off = _off(shown, start.shown)
+                rows.append(np.array([self._states_off(number, told, start.whole), off]))
             if keep:
-                self.as_it_was = kept
+                self.as_it_was, self.shown = kept, pictures
             return np.maximum(np.stack(rows), FLOOR)
         finally:
             attempts.close()

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gaploop.core.errors import UnusableInputError
@@ -16,6 +17,7 @@ from gaploop.core.twin import Twin, load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import (
+    FEWEST,
     MISTAKES,
     AbsoluteFinding,
     AbsoluteReport,
@@ -55,7 +57,7 @@ from gaploop.failure_analysis.report.report import (
     diagnosis_report,
     shown_takes,
 )
-from gaploop.failure_analysis.station import without_telemetry
+from gaploop.failure_analysis.station import without_telemetry, words
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.failure_analysis.views.pictures import example_pictures
 from gaploop.failure_analysis.views.view import TakeView
@@ -68,6 +70,8 @@ from gaploop.sim.recolour import THE_CELLS, recoloured_take
 PLANNED = 50
 """Takes that the report's plan may ask for."""
 INCONCLUSIVE = 3
+MORE = 1.5
+"""Times what the nominal simulation shows, from which on the station shows more of it."""
 
 
 def run(config: DiagnoseConfig) -> int:
@@ -81,7 +85,10 @@ def run(config: DiagnoseConfig) -> int:
     _scene(config)  # a wrong file is told before minutes of work
     report = _examined(config)
     if report is not None and config.twin is not None:
-        report.findings = [_in_twin(finding, load_twin(config.twin)) for finding in report.findings]
+        twin = load_twin(config.twin)
+        if twin.world and report.findings and config.policy.path:
+            _set_nominal_beside(report, twin, config)
+        report.findings = [_in_twin(finding, twin) for finding in report.findings]
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
     if report is not None and report.findings:
@@ -148,6 +155,39 @@ def _in_twin(finding: AbsoluteFinding, twin: Twin) -> AbsoluteFinding:
     has = ", ".join(f"{p.key} {p.estimate:.3g} {p.unit}" for p in same)
     instead = f"The twin has it ({has}): its cost is below."
     return replace(finding, not_told_apart="", command=instead, to_mend=False)
+
+
+def _set_nominal_beside(report: AbsoluteReport, twin: Twin, config: DiagnoseConfig) -> None:
+    """Take out what the policy's episodes in the nominal simulation show, too, and say so.
+
+    That is the simulation's, or the policy's, and no difference of the station.
+    """
+    from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
+    from gaploop.sim.lerobot_worlds import world_of
+    from gaploop.sim.world import WorldSpec
+
+    env, roles = world_of(twin)
+    says, policy = "Rolling out without the gap", config.policy.required()
+    with TemporaryDirectory() as folder, options.progress(says, FEWEST) as advance:
+        root = Path(folder) / "nominal"
+        with Demonstrations(root, "nominal", failures=True) as kept:
+            evaluate_gym(
+                policy, env, FEWEST, spec=WorldSpec(roles=roles), demonstrations=kept,
+                on_rollouts=lambda done: advance(len(done)),
+            )  # fmt: skip
+        there = examine(root, pictures=config.pictures)
+    nominal = {(f.kind, f.about): f for f in there.findings}
+    found, report.findings = report.findings, []
+    alike = list[str]()
+    for f in found:
+        usual = nominal.get((f.kind, f.about))
+        if usual is None or f.cost_deg > MORE * usual.cost_deg:
+            report.findings.append(f)
+        else:
+            who = f" of {f.about}" if f.about else ""
+            alike.append(f"{words(f.kind)}{who}{f.number()},{usual.number()} there")
+    if alike:
+        report.good["nominal"] = f"so in the nominal simulation, too: {', '.join(alike)}"
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:

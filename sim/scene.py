@@ -221,16 +221,6 @@ class CellModel(ModelApplier):
         x, y = from_polar(azimuth_rad, radius_m + further_m)
         return float(x), float(y), self.arm.shade_z_m
 
-    def light(self, lighting: conditions.Lighting) -> None:
-        """Set the lamps' strengths."""
-
-        @self.change
-        def change(model: mujoco.MjModel) -> None:
-            fill = np.asarray(lighting.fill_rgb)
-            model.light("key").diffuse[:] *= lighting.key_rgb
-            model.light("fill").diffuse[:] *= fill
-            model.vis.headlight.ambient[:] *= fill
-
     def cameras(self, model: mujoco.MjModel) -> list[int]:
         """Return the cameras that policies see by, those that stand still where any does."""
         return fixed(self.views, model) if self.views else [model.camera(CAMERA_NAME).id]

@@ -607,8 +607,11 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return value
 
     def render(self) -> Any:
-        """Return the environment's picture, RGB, shape (height, width, 3)."""
-        picture = self.env.render()
+        """Return the environment's picture, RGB, shape (height, width, 3), or None of none."""
+        try:
+            picture = self.env.render()
+        except NotImplementedError:  # gymnasium's own, of an environment that draws nothing
+            return None
         changed = self._on and (self._on.images.active or self._redraws)
         return self._pictured(picture) if changed else picture
 

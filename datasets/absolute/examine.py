@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,15 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.cameras import CameraTests, look
-from gaploop.datasets.absolute.findings import AbsoluteReport, Day, Trend, trends
+from gaploop.datasets.absolute.findings import (
+    BELONGS,
+    WITHOUT,
+    AbsoluteFinding,
+    AbsoluteReport,
+    Day,
+    Trend,
+    trends,
+)
 from gaploop.datasets.absolute.joint_fits import examine_heat
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
 from gaploop.datasets.absolute.versions import SetComparison, compare, contents
@@ -208,6 +216,10 @@ class EpisodeTests:
 # -- examining them -------------------------------------------------------------------------------
 
 
+OTHERS_SIMULATIONS: Final = ("simulation", "scene_sim")
+"""Types of robot of which nobody can take hold; the embedded cell's stand for real ones."""
+HARDWARE: Final = ("actuator_response", "sensor_noise", "spatial_geometry", "visual_domain")
+"""What belongs there is mended at an arm or a camera, if it isn't left out."""
 LARGEST: Final = 5000
 """Episodes of a training set that are compared; of a larger one so many, spread evenly."""
 TRAIN_CONFIG: Final = "train_config.json"
@@ -240,8 +252,19 @@ def examine(
         examine_heat(recording, report)
         if pictures:
             CameraTests(recording, report, look(recording, opened or open_video)).run()
+    if recording.info.robot_type in OTHERS_SIMULATIONS:
+        report.findings = [_simulated(finding, root) for finding in report.findings]
     report.rank()
     return report
+
+
+def _simulated(finding: AbsoluteFinding, root: Path) -> AbsoluteFinding:
+    """Return a finding of a simulated arm or camera: nobody turns a joint there by hand."""
+    if BELONGS[finding.kind] not in HARDWARE or finding.kind in WITHOUT:
+        return finding
+    compare = f"gaploop identify {shlex.quote(str(root))} --env.scene=FILE  # or --env.gym=ID: "
+    compare += "whether your simulation without gaps shows it, too"
+    return replace(finding, not_told_apart="", command=compare, to_mend=False)
 
 
 @dataclass(frozen=True)

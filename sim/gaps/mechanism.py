@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
+from gaploop.sim.conditions import Lighting
 from gaploop.sim.hand import HandVisits
 from gaploop.sim.textures import Library
 
@@ -264,6 +265,18 @@ class ModelApplier:
         def all_of_them(model: mujoco.MjModel) -> None:
             for motor in self.motors(model):
                 change(model, *motor)
+
+    def light(self, lighting: Lighting) -> None:
+        """Set the lamps' strengths: the first one is the key light, the others fill."""
+
+        @self.change
+        def change(model: mujoco.MjModel) -> None:
+            if not model.nlight and not model.vis.headlight.active:
+                raise UnavailableError("it has no lamps")
+            model.light_diffuse[:1] *= lighting.key_rgb
+            model.light_diffuse[1:] *= lighting.fill_rgb
+            model.vis.headlight.ambient[:] *= lighting.fill_rgb
+            model.vis.headlight.diffuse[:] *= lighting.fill_rgb
 
     def move_camera(self, offset: Sequence[float]) -> None:
         """Move the cameras by (dx, dy, dz [m], roll, pitch, yaw [rad]), about their base's axes."""

@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 
 from gaploop.core.arm import Rgba
-from gaploop.sim.conditions import DISTRACTOR_RGBA, Lighting
+from gaploop.sim.conditions import DISTRACTOR_RGBA
 from gaploop.sim.gaps.mechanism import (
     CAMERA_M,
     OBJECT_HALF_M,
@@ -296,18 +296,6 @@ class WorldModel(NoModel):
         camera, thing = self.need("cameras")[0], self.need("object")
         middle = 0.5 * (self._data.cam_xpos[camera] + self._data.xpos[thing])
         return float(middle[0]), float(middle[1]), float(middle[2])
-
-    def light(self, lighting: Lighting) -> None:
-        """Set the lamps' strengths: the first one is the key light, the others fill."""
-
-        @self.change
-        def change(model: Model) -> None:
-            if not model.nlight and not model.vis.headlight.active:
-                raise UnavailableError("it has no lamps")
-            model.light_diffuse[:1] *= lighting.key_rgb
-            model.light_diffuse[1:] *= lighting.fill_rgb
-            model.vis.headlight.ambient[:] *= lighting.fill_rgb
-            model.vis.headlight.diffuse[:] *= lighting.fill_rgb
 
     def cameras(self, model: Model) -> list[int]:  # noqa: ARG002 (known by role)
         """Return the cameras that a policy sees by."""

@@ -434,14 +434,13 @@ def find(
     if (down := np.concatenate(masks)).mean() > SEEN:
         return Outages(tuple(masks), np.concatenate(again)[down].all(axis=0))
     columns[:] = False
-    rows = until = 0
-    masks = []
-    for s, a, replay, told in zip(states, sent, replays, simulated, strict=True):
+    rows = sum(len(s) - same_until(told, s, off) for s, told in zip(states, simulated, strict=True))
+    masks, may_be_lost = [], (1.0 - FOLLOWED) * rows
+    for s, a, replay in zip(states, sent, replays, strict=True):
         mask, row = followed(s, a, replay, off)
         masks.append(mask[:row])
-        left = same_until(told, s, off)
-        rows, until = rows + len(s) - left, until + row - left
-        if not row or until < FOLLOWED * rows:
+        may_be_lost -= len(s) - row
+        if not row or may_be_lost < 0:
             return None
     return Outages(tuple(masks), columns) if any(m.any() for m in masks) else None
 

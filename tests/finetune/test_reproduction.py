@@ -181,6 +181,28 @@ def test_a_twin_that_follows_the_failures_row_for_row_leaves_nothing_unmeasured_
     assert combined(bad, EVEN, 0.5, 7).named == (POLICY,)
 
 
+@pytest.mark.parametrize(("failed", "succeeded"), [(2, 6), (3, 5), (4, 8)])
+def test_of_failures_that_were_all_followed_nothing_is_left_to_guess(
+    failed: int, succeeded: int
+) -> None:
+    """Both failures of a late arm were followed, and it was only leaned to, 77 %: eight rollouts
+    didn't fail at all, and of two out of two a quarter was taken to be open."""
+    never = cell({BACKLASH: 0.0}, n=8)
+    whole = replace(station(failed, succeeded), replayed=failed, followed=failed)
+    found = reproduce(whole, twin(BACKLASH), never)
+    assert combined(found, EVEN, 0.5, failed).named == ("actuator_response",)
+    assert found.leads[UNMEASURED] < 0.05
+    # One that it doesn't follow, or that nobody replayed, may be of something else.
+    for part in (
+        replace(whole, followed=failed - 1),
+        replace(whole, replayed=failed - 1, followed=failed - 1),
+    ):
+        assert reproduce(part, twin(BACKLASH), never).leads[UNMEASURED] > found.leads[UNMEASURED]
+    # Without the gap it fails as often: the policy's, whatever follows.
+    policy = reproduce(whole, twin(BACKLASH), cell({BACKLASH: 0.0}, failed / (failed + succeeded)))
+    assert "actuator_response" not in combined(policy, EVEN, 0.5, failed).named
+
+
 def test_what_nobody_measured_is_one_unknown() -> None:
     """A blur that brought most failures was outweighed by five dimensions that nobody measured."""
     found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.4, CAMERA: 0.0}))
