@@ -20,6 +20,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.conditions import Lighting
@@ -32,6 +33,10 @@ type Values = Mapping[str, float]
 """Parameter name to value."""
 type SpecEdit = Callable[[mujoco.MjSpec], None]
 
+JOINTS: Final = tuple(
+    dict.fromkeys(arm.joint_names[k] for arm in CELL_ARMS.values() for k in arm.arm_columns)
+)
+"""Joints of all arms of the cell, without grippers."""
 OBJECT_HALF_M: Final = 0.0125
 """Half size of the cell's cube. Severities are written for the cell: for its object,"""
 CAMERA_M: Final = 0.62

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim.gaps.mechanism import (
+    JOINTS,
     OBJECT_HALF_M,
     Appliers,
     Heat,
@@ -206,6 +207,7 @@ class _EncoderDrift(Mechanism):
     parameters = (
         Parameter("drift_rad", "rad", 0.0, 0.5),
         Parameter("noise_rad", "rad", 0.0, 0.2),
+        *(Parameter(f"{joint}.drift_rad", "rad", 0.0, 0.5) for joint in JOINTS),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -216,13 +218,17 @@ class _EncoderDrift(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.noise_rad = math.hypot(on.sensors.noise_rad, p["noise_rad"])
-        on.sensors.faults[self.key] = _Drift(p["drift_rad"])
+        drift_rad: float | Vector = p["drift_rad"]
+        if any(p[f"{joint}.drift_rad"] for joint in JOINTS):
+            own = [p.get(f"{joint}.drift_rad", 0.0) for joint in on.model.goal_joints()]
+            drift_rad = np.hypot(drift_rad, own)
+        on.sensors.faults[self.key] = _Drift(drift_rad)
 
 
 class _Drift:
-    """A slow swing of every encoder's zero, which comes and goes within a take."""
+    """A slow swing of encoders' zeros, which comes and goes within a take."""
 
-    def __init__(self, drift_rad: float) -> None:
+    def __init__(self, drift_rad: float | Vector) -> None:
         self._drift_rad = drift_rad
 
     def reset(self, rng: Rng, n_joints: int) -> None:

@@ -12,12 +12,12 @@ from typing import Final
 import mujoco
 import numpy as np
 
-from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim.conditions import BACKGROUNDS, Rgba, TableTop, table_texture
 from gaploop.sim.gaps.mechanism import (
+    JOINTS,
     Appliers,
     ImageStage,
     Mechanism,
@@ -460,12 +460,6 @@ PER_JOINT: Final = (
     Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),
 )
 """What is said of one joint, as "joint.parameter". Friction is beyond the model's own, or less."""
-JOINTS: Final = tuple(
-    dict.fromkeys(arm.joint_names[k] for arm in CELL_ARMS.values() for k in arm.arm_columns)
-)
-"""Joints of all arms of the cell, without grippers."""
-
-
 UNLIMITED_RAD_S2, USUAL_RAD_S2 = 600.0, 30.0
 """A torque limit that accelerates a joint by more than the first is none; without one, a factor is
 of the torque that accelerates it by the second, beyond its friction."""
@@ -588,5 +582,26 @@ class _BasePose(Mechanism):
                 base.quat[:] = turned(base.quat, (p["droll_rad"], p["dpitch_rad"], p["dyaw_rad"]))
 
 
-MEASURED: Final = (_Drives(), _TableFriction(), _Flicker(), _BasePose())
+class _BentHand(Mechanism):
+    """A hand that was bent, or mounted at an angle, before the joint that rolls it."""
+
+    dimension, name = GapDimension.SPATIAL_GEOMETRY, "bent_hand"
+    parameters = (
+        Parameter("aside_rad", "rad", -0.8, 0.8),  # about what is at a right angle to the others:
+        Parameter("forward_rad", "rad", -0.8, 0.8),  # about the axis that the wrist bends by
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        turn, hands = np.zeros(4), on.model.bodies("gripper")
+        mujoco.mju_euler2Quat(turn, np.array([p["aside_rad"], p["forward_rad"], 0.0]), "xyz")
+
+        @on.model.change
+        def bend(model: mujoco.MjModel) -> None:
+            for hand in map(model.body, hands):
+                bent = np.zeros(4)
+                mujoco.mju_mulQuat(bent, hand.quat, turn)
+                hand.quat[:] = bent
+
+
+MEASURED: Final = (_Drives(), _TableFriction(), _Flicker(), _BasePose(), _BentHand())
 """What a twin alone says."""

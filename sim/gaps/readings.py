@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
-from gaploop.sim.gaps.randomised import JOINTS
+from gaploop.sim.gaps.mechanism import JOINTS, Appliers, Mechanism, Parameter, Rng, Values
 
 TAUS_S: Final = (0.03, 0.2)
 """Correlation times of the parts of noise that aren't white [s]."""

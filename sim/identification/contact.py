@@ -30,6 +30,7 @@ from gaploop.sim import scene
 from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification.wander import DRIFT
 from gaploop.sim.kinematics import ArmIk, from_polar
 from gaploop.sim.randomise import draw, over
 
@@ -60,7 +61,10 @@ RELEASES_PCT: Final = (3.0, 4.5, 6.5, 9.0, 12.0)
 SLIDE_M, LIFT_M, OVER_M = 0.002, 0.04, 0.05
 PUSH_RAD: Final = (0.55, 0.08)
 PUSH_RAD_S: Final = 2.6
-HANDED_ON: Final = ("actuator_response.", "spatial_geometry.zero_offset", "object_property.size")
+HANDED_ON: Final = (
+    "actuator_response.", "spatial_geometry.zero_offset", "spatial_geometry.bent_hand",
+    "object_property.size",
+)  # fmt: skip
 READINGS: Final = ("sensor_noise.coarse_encoder", "sensor_noise.encoder_drift")
 AWAY_M: Final = np.array([-0.3, -0.3])
 
@@ -298,6 +302,9 @@ STRANGE: Final = 0.15
 """Of what was felt, so much lies outside of all that was simulated: it is something else."""
 UNLIKE: Final = "nothing that was simulated feels like it"
 UNEXPLAINED: Final = "the arm moves unlike its twin, so that what it feels isn't the object's alone"
+WANDERS: Final = (
+    "the arm's readings wander, and it goes astray: what it feels isn't the object's alone"
+)
 NOT_PROBED: Final = (
     "no contact part of a probe in the embedded cell: how hard an arm presses for what it reports "
     "is known there only"
@@ -455,6 +462,8 @@ def fit_contact(
         return tuple(untold(name, NOT_PROBED) for name in PRIOR)
     if not twin.fit.get("explained", True):
         return tuple(untold(name, UNEXPLAINED) for name in PRIOR)
+    if any(p.name == DRIFT and p.differs for p in twin.parameters):
+        return tuple(untold(name, WANDERS) for name in PRIOR)
     simulated = simulated or simulate(probe, arm, twin, advance=advance)
     felt_here = summary(*probe, arm)
     outside = (felt_here < simulated.felt.min(0)) | (felt_here > simulated.felt.max(0))

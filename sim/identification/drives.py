@@ -321,7 +321,10 @@ def _secants(
 def _encoder_parameters(
     fitter: DriveFitter, fit: Fit, whole: Sequence[DriveLog], source: str
 ) -> list[TwinParameter]:
-    """Return what the encoders add: steps, noise from reading to reading, and drift (unknown)."""
+    """Return what the encoders add: steps, noise from reading to reading, and drift, untold.
+
+    Of a servo that drifts the arm goes astray, not the reading: see `wander`.
+    """
     step_rad = encoder_step_rad(whole)
     coarse = step_rad > 1.5 * ENCODER_STEP_RAD
     off = ENCODER_STEP_RAD / 2  # readings are rounded to the nominal encoder's steps
@@ -375,10 +378,16 @@ def fit_station(
     free = [take for take in takes if take.info.conditions.get(PROBE) != FULL]
     drives = fit_drives(free, arm, advance)
     rows = {(p.name, p.joint): p for p in drives.parameters}
-    # Zeros may come of either: of the one that can tell.
-    for row in fit_scene(takes, arm) if pictures and not isinstance(arm, ServoArm) else ():
-        if (row.name, row.joint) not in rows or row.excited:
-            rows[row.name, row.joint] = row
+    noise_rad, step_rad = (
+        max((p.estimate for p in drives.parameters if p.name.endswith(end)), default=0.0)
+        for end in (".noise_rad", "coarse_encoder.step_rad")
+    )
+    jitter_rad = math.hypot(noise_rad, step_rad / math.sqrt(12))
+    if pictures and not isinstance(arm, ServoArm):
+        # Zeros may come of either: of the one that can tell.
+        for row in fit_scene(takes, arm, jitter_rad):
+            if (row.name, row.joint) not in rows or row.excited:
+                rows[row.name, row.joint] = row
     twin = Twin(station, arm.name, tuple(rows.values()), tuple(made_from), drives.fit)
     if isinstance(arm, ServoArm):
         return replace(twin, world={"model": str(arm.path.resolve())}), drives

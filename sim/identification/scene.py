@@ -9,6 +9,9 @@ with what the ones before it found:
    screwed on elsewhere looks like another camera: it was, where the table shows no other camera.
 2. Light and lens, pixel by pixel: exposure, colour cast and veil, defocus.
 3. From the object's area: its size.
+4. The hand, pixel by pixel where it is seen, since much of it may be as light as the table: whether
+   it is bent.
+5. Whether readings wander (`wander`).
 
 Intervals are of 90 %, from how the views scatter (a sandwich with a view as a cluster), and never
 narrower than `FINEST`, what the method can tell. Where the pictures don't resemble the simulation,
@@ -16,6 +19,7 @@ as in a room that it doesn't know, nothing is excited.
 """
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,13 +42,21 @@ from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, all_mechanisms, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.identification.flicker import FLICKER, steadied
-from gaploop.sim.identification.stills import SETTLED, Still, recorded, stills_of
+from gaploop.sim.identification.stills import (
+    SETTLED,
+    Still,
+    most_different,
+    recorded,
+    stills_of,
+)
+from gaploop.sim.identification.wander import DRIFT, Wander, wander_of
 from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
 from gaploop.sim.tracker import BASE, POSE, Blob, Tracker, project
 
 BLUR: Final = "visual_domain.blur"
 SIZE: Final = "object_property.size"
+HAND: Final = "spatial_geometry.bent_hand"
 
 FINEST: Final[Mapping[str, float]] = {
     f"{POSE}.dx_m": 0.002, f"{POSE}.dy_m": 0.002, f"{POSE}.dz_m": 0.003,
@@ -56,6 +68,7 @@ FINEST: Final[Mapping[str, float]] = {
     f"{BLUR}.defocus_fraction": 0.006,
     f"{BASE}.dx_m": 0.002, f"{BASE}.dy_m": 0.002, f"{BASE}.dz_m": 0.003,
     f"{BASE}.droll_rad": 0.006, f"{BASE}.dpitch_rad": 0.006, f"{BASE}.dyaw_rad": 0.006,
+    f"{HAND}.aside_rad": 0.01, f"{HAND}.forward_rad": 0.015,
     f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
     f"{FLICKER}.depth": 0.02, f"{FLICKER}.bands": 0.03, f"{FLICKER}.drift_hz": 0.02,
     f"{FLICKER}.lag_rad": 0.08,
@@ -242,6 +255,15 @@ def _parameters(found: _Found) -> dict[str, dict[str, float]]:
     return values
 
 
+def _shifted(found: _Found, names: Sequence[str], by: FloatArray) -> _Found:
+    """Return what was found with some of it, or what wasn't found yet, elsewhere."""
+    before = [found[name].value if name in found else 0.0 for name in names]
+    return found | {
+        name: _Estimate(_within(name, was + float(shift)), 0.0)
+        for name, was, shift in zip(names, before, by, strict=True)
+    }
+
+
 def _differing(found: _Found) -> _Found:
     """Return the mechanisms of which something differs from nominal: what the twin puts in."""
     off = {
@@ -274,29 +296,33 @@ def _spec(name: str) -> Parameter:
     return all_mechanisms()[key].parameter(parameter)
 
 
-def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
-    """Return what pictures tell of a station's camera, light and object.
+def fit_scene(takes: Sequence[Take], arm: CellArm, jitter_rad: float = 0.0) -> list[TwinParameter]:
+    """Return what pictures tell of a station's camera, light, object and wandering joints.
 
     Of a probe's takes, or any others in which the arm is seen; the more poses the better. Their
-    first camera must be the one that looks down.
+    first camera must be the one that looks down. `jitter_rad` is the standard deviation of readings
+    from one to the next.
     """
     stills = stills_of(takes, arm)
     if not stills:
         why = "no pictures of an arm that stands still with joints in known units"
         return [row for lamp in (False, True) for row in _rows({}, why, {}, of_lamp=lamp)]
     height, width = stills[0].view.shape[:2]
-    stills = [still for still in stills if still.pictures.shape[1:3] == (height, width)]
-    stills, waves = steadied(stills, CONFIDENCE)
+    every = [still for still in stills if still.pictures.shape[1:3] == (height, width)]
+    stills, waves = steadied(most_different(every), CONFIDENCE)
     flicker = {f"{FLICKER}.{name}": _Estimate(*told) for name, told in waves.items()}
     source = f"pictures: {len(stills)} views"
     why = (
         "no lamp flickers" if flicker else f"{source}: too few, or shade, to tell a lamp's flicker"
     )
     lamp = _rows(flicker, source, {FLICKER: why}, of_lamp=True)
-    return [*_still_scene(stills, arm, source), *lamp]
+    every = stills if waves.get("depth", (0.0, 0.0))[0] else every
+    return [*_still_scene(stills, arm, source, every, jitter_rad), *lamp]
 
 
-def _still_scene(stills: Sequence[Still], arm: CellArm, source: str) -> list[TwinParameter]:
+def _still_scene(
+    stills: Sequence[Still], arm: CellArm, source: str, every: Sequence[Still], jitter_rad: float
+) -> list[TwinParameter]:
     height, width = stills[0].view.shape[:2]
     if height != width:
         why = f"pictures of {width}x{height} aren't the simulated camera's, which are square"
@@ -316,9 +342,42 @@ def _still_scene(stills: Sequence[Still], arm: CellArm, source: str) -> list[Twi
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
         size = {} if dark else _size(studio, views, geometry, light, arm)
-    found = geometry | ({} if dark else light) | size
-    untold = {"visual_domain": why_dark, SIZE: why_dark} if dark else {}
-    return _rows(found, source, untold)
+        hand = {} if dark or arm.mounted else _hand(studio, views[:VIEWS], geometry, light, arm)
+        wander = _wander(studio, every, geometry, arm, jitter_rad)
+    untold = dict.fromkeys(("visual_domain", SIZE, HAND), why_dark) if dark else {}
+    if wander and wander.drift_rad:
+        geometry = hand = {}
+        untold |= dict.fromkeys((POSE, BASE, ZEROS, HAND), WANDERS)
+    found = geometry | ({} if dark else light) | size | hand
+    return [*_rows(found, source, untold), *_wander_rows(wander, arm)]
+
+
+WANDERS: Final = "the joints' readings wander, so that the arm's outline tells no place or zero"
+
+
+def _wander(
+    studio: CellRenderer, stills: Sequence[Still], geometry: _Found, arm: CellArm, jitter_rad: float
+) -> Wander | None:
+    names = [f"{ZEROS}.{key}" for key in arm.zero_keys if key]
+    known = _differing(geometry) if _standing_out(geometry) else {}
+
+    def draw(still: Still, zeros_rad: FloatArray) -> Image:
+        return studio.draw(still.q_rad, _parameters(_shifted(known, names, zeros_rad)))
+
+    finest = np.array([FINEST[name] for name in names])
+    return wander_of(stills, draw, _silhouette, finest, jitter_rad) if names else None
+
+
+def _wander_rows(wander: Wander | None, arm: CellArm) -> list[TwinParameter]:
+    if wander is None:
+        return []
+    columns = zip(arm.arm_columns, arm.zero_keys, strict=True)
+    turning = [arm.joint_names[k] for k, key in columns if key]
+    joint = "" if wander.joint is None else turning[wander.joint]
+    source = f"pictures: one pose in {wander.takes} episodes"
+    return [
+        TwinParameter(DRIFT, "rad", 0.0, wander.drift_rad, wander.interval, True, source, joint)
+    ]
 
 
 # -- 1. geometry ---------------------------------------------------------------------------------
@@ -631,7 +690,69 @@ def _matched(view: Image, like: Image) -> Image:
     return out
 
 
-# -- 3. the object's size --------------------------------------------------------------------------
+# -- 3. the hand ---------------------------------------------------------------------------------
+
+_BEND_UNIT_RAD: Final = 0.02
+_BENT: Final = (-6.0, -3.0, 0.0, 3.0, 6.0)
+"""From where bends are looked for, in these units."""
+HAND_LEVELS: Final = 15.0
+"""A pixel that any bend changes by more is one of the hand's."""
+
+
+def _hand(
+    studio: CellRenderer, views: Views, geometry: _Found, light: _Found, arm: CellArm
+) -> _Found:
+    """Return how the hand is bent, beyond what the rest of the arm's outline says clearly.
+
+    Zeros of its joints move it, too: both are fitted together, and nothing is told of the hand
+    where they alone explain it nearly as well.
+    """
+    known = _differing(geometry) if _standing_out(geometry) else {}
+    where, lit = _parameters(known), _parameters(_differing(light))
+    bends = [f"{HAND}.aside_rad", f"{HAND}.forward_rad"]
+    zeros = [f"{ZEROS}.{key}" for key in arm.zero_keys if key]
+    places = [
+        _places(studio, still, _matched(view, studio.draw(still.q_rad, where)), where, arm)
+        for still, view in views
+    ]
+
+    def drawn(x: Sequence[float] | FloatArray, names: Sequence[str] = bends) -> list[FloatArray]:
+        values = _parameters(_shifted(known, names, _BEND_UNIT_RAD * np.asarray(x)))
+        bare = zip(views, places, strict=True)
+        pictures = [studio.draw(still.q_rad, values, *place) for (still, _), place in bare]
+        return [_halved(studio.develop(picture, lit)).astype(np.float64) for picture in pictures]
+
+    straight, seen = drawn((0.0, 0.0)), [_halved(view).astype(np.float64) for _, view in views]
+    far = [drawn(end) for end in ((_BENT[0], 0), (_BENT[-1], 0), (0, _BENT[0]), (0, _BENT[-1]))]
+    is_hand = [
+        np.max([np.abs(bent[k] - straight[k]).max(axis=-1) for bent in far], axis=0) > HAND_LEVELS
+        for k in range(len(views))
+    ]
+
+    def residuals(x: FloatArray, names: Sequence[str], blur_px: float = 0.0) -> list[FloatArray]:
+        off = [now - was for now, was in zip(drawn(x, names), seen, strict=True)]
+        off = [cv2.GaussianBlur(o, (0, 0), blur_px) for o in off] if blur_px else off
+        return [o[mask].ravel() for o, mask in zip(off, is_hand, strict=True) if mask.any()]
+
+    def fit(names: Sequence[str], start: FloatArray) -> _Fit:
+        coarse = _fitted(lambda x: residuals(x, names, 2.0), start, 8.0, 12)
+        return _fitted(lambda x: residuals(x, names), coarse.x, 8.0, 12, common=COMMON_LEVELS)
+
+    if not any(mask.any() for mask in is_hand):
+        return {}
+    starts = [np.array(start) for start in itertools.product(_BENT, _BENT)]
+    start = min(starts, key=lambda x: sum(float(np.abs(r).sum()) for r in residuals(x, bends)))
+    end = fit(bends, start)
+    if (np.abs(end.x) * _BEND_UNIT_RAD > FINEST[bends[0]]).any():
+        alone = fit(zeros, np.zeros(len(zeros)))
+        end = fit([*bends, *zeros], np.append(end.x, np.zeros(len(zeros))))
+        if end.cost > BETTER * alone.cost:
+            return {}
+    rows = zip(bends, end.x * _BEND_UNIT_RAD, end.half * _BEND_UNIT_RAD, strict=False)
+    return {name: _Estimate(_within(name, value), half) for name, value, half in rows}
+
+
+# -- 4. the object's size --------------------------------------------------------------------------
 
 _AREA_OFF: Final = 0.05
 """By how much, relatively, the area of an object scatters from pixels alone."""
@@ -747,6 +868,7 @@ def _rows(
 _UNTOLD: Final = {
     BASE: "the camera's pose or the joints' zeros explain the arm's silhouette; that its base was "
     "moved instead, the table beside it doesn't show",
+    HAND: "the zeros of the arm's joints explain how its hand lies",
     ZEROS: "the camera's pose or the base's explains the arm's silhouette",
     POSE: "the joints' zeros or the base's pose explain the arm's silhouette",
 }

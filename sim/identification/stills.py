@@ -58,7 +58,7 @@ class Still:
 
 
 def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
-    """Return the views of takes in which the arm stood still, the most different first.
+    """Return all views of takes in which the arm stood still, those of most pictures first.
 
     The takes are in degrees, or have telemetry; each one's first camera counts.
     """
@@ -102,8 +102,12 @@ def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
                 found.append(
                     Still(take.info.uid, part, at_rad, np.stack(images), np.array(times_s))
                 )
-    found.sort(key=lambda still: -len(still.pictures))
-    chosen, rest = found[:1], found[1:]
+    return sorted(found, key=lambda still: -len(still.pictures))
+
+
+def most_different(stills: Sequence[Still]) -> list[Still]:
+    """Return a few views, the most different first."""
+    chosen, rest = list(stills[:1]), list(stills[1:])
     while rest and len(chosen) < MOST_STILLS:
         # By pose first, then by how many pictures there are, then by take: each has its own scene.
         seen = np.array([still.q_rad[:-1] for still in chosen])

@@ -20,6 +20,7 @@ from gaploop.sim.identification.contact import (
     FULL,
     MASS,
     PRIOR,
+    WANDERS,
     Simulated,
     contact_script,
     ends,
@@ -30,6 +31,7 @@ from gaploop.sim.identification.contact import (
     simulate,
     summary,
 )
+from gaploop.sim.identification.wander import DRIFT
 
 NOBODY = Twin("bench", "so101", ())
 
@@ -169,6 +171,13 @@ def test_no_contact_is_told_without_its_parts_or_when_they_were_cut(takes: list[
         told = fit_contact(some, SO101, NOBODY)
         assert not any(p.excited or p.differs for p in told)
         assert all("no contact part" in p.source for p in told)
+
+
+def test_no_contact_is_told_of_an_arm_whose_readings_wander(takes: list[Take]) -> None:
+    """Station 33's encoders drifted: where the arm swayed, the object was called slippery."""
+    wanders = TwinParameter(DRIFT, "rad", 0.0, 0.04, (0.03, 0.05), joint="elbow_flex")
+    rows = fit_contact(takes, SO101, replace(NOBODY, parameters=(wanders,)))
+    assert {(row.excited, row.source) for row in rows} == {(False, WANDERS)}
 
 
 def test_nothing_is_told_of_what_is_unlike_all_that_is_simulated(takes: list[Take]) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gaploop.core.messages import Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.twin import TwinParameter
+from gaploop.core.twin import Twin, TwinParameter
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification import scene
-from gaploop.sim.identification.scene import FINEST, fit_scene
+from gaploop.sim.identification.scene import FINEST, HAND, fit_scene
 from gaploop.sim.identification.stills import recorded, stills_of
+from gaploop.sim.identification.wander import DRIFT
 
 HOME = np.array(SO101.home_q_rad)
 POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
@@ -27,10 +28,12 @@ POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, l
 """What the arm rests in, an episode for each."""
 
 
-def takes_of(parameters: Mapping[str, Values], seed: int = 50) -> list[Take]:
+def takes_of(
+    parameters: Mapping[str, Values], seed: int = 50, poses: Sequence[FloatArray] = POSES
+) -> list[Take]:
     """Return takes of an arm that rests in a cell with something put in."""
     takes = []
-    for number, q_rad in enumerate(POSES):
+    for number, q_rad in enumerate(poses):
         with SimCell(parameters=parameters) as cell:
             cell.reset(seed + number)
             pictures = []
@@ -138,6 +141,48 @@ def test_a_moved_base_is_told_from_a_moved_camera_within_its_interval() -> None:
             covered += low <= truth <= high
     assert told >= 9
     assert covered >= 0.8 * 60
+
+
+@pytest.mark.slow
+def test_a_bent_hand_is_told_within_its_interval() -> None:
+    """Any direction, 3 to 12 degrees, beside a camera, a zero or a lamp that is off, too."""
+    others: list[Mapping[str, Values]] = [
+        {}, {"spatial_geometry.camera_pose": CAMERA}, {"visual_domain.exposure": {"gain": 0.7}},
+        {"spatial_geometry.zero_offset": {"pan_rad": 0.05, "lift_rad": -0.04}},
+    ]  # fmt: skip
+    covered = told = 0
+    for seed in range(12):
+        rng, other = np.random.default_rng(seed), others[seed % 4]
+        size_rad, angle = rng.uniform(0.05, 0.21), rng.uniform(0.0, 2.0 * np.pi)
+        truth = {
+            "aside_rad": size_rad * float(np.cos(angle)),
+            "forward_rad": size_rad * float(np.sin(angle)),
+        }
+        found = fitted({**other, HAND: truth})
+        told += named(found) == {HAND, *other}
+        for name, value in truth.items():
+            low, high = found[f"{HAND}.{name}"].interval
+            covered += low <= value <= high
+    assert told >= 10
+    assert covered >= 0.8 * 24
+
+
+@pytest.mark.members(1)
+@pytest.mark.parametrize(
+    "values",
+    [{"shoulder_pan.drift_rad": 0.07}, {"drift_rad": 0.04}, {"shoulder_lift.drift_rad": 0.05}],
+)
+def test_joints_that_wander_are_told_and_no_zero_or_camera_is(values: Values) -> None:
+    """Station 33's drifting encoders were called zeros of pan and wrist, and a slippery object."""
+    takes = takes_of({"sensor_noise.encoder_drift": values}, poses=[HOME] * 10)
+    rows = fit_scene(takes, SO101, 0.001)
+    ((key, truth),) = values.items()
+    (found,) = (row for row in rows if row.differs)
+    assert (found.name, found.key) == (DRIFT, key)
+    assert found.interval[0] <= truth <= found.interval[1]
+    assert not any(row.excited for row in rows if row.name.startswith("spatial_geometry"))
+    values_of_twin = Twin("s", "so101", tuple(rows)).values()
+    assert values_of_twin == {"sensor_noise.encoder_drift": {key: found.estimate}}
 
 
 @pytest.mark.parametrize("level", [0, 90, 255])
