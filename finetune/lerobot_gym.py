@@ -45,11 +45,10 @@ from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import STATES, GymAttempts, GymEnvConfig, features_of, vectors
-from gaploop.sim.roles import find_model, numbers_in
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import Demonstration, Demonstrator, Replayed, SceneWorld, show
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
-from gaploop.sim.world import WorldSpec
+from gaploop.sim.world import WorldSpec, shows_scenes_in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -229,19 +228,9 @@ class Job:
         """
         if len(self.seeds) < 2 * WORTHWHILE:
             return False
-        seen = []
-        for seed in self.seeds[:2]:
-            made = vectors(self.env, NOMINAL_WORLD, raw=True)
-            try:
-                one = made[self.task].envs[0]
-                observation, _ = one.reset(seed=seed)
-                seen.append([value.tobytes() for _, value in numbers_in(observation)])
-                if (data := find_model(one)[1]) is not None:
-                    seen[-1].append(data.qpos.tobytes())
-            finally:
-                for vector in made.values():
-                    vector.close()
-        return seen[0] != seen[1]
+        return not shows_scenes_in_turn(
+            lambda: vectors(self.env, NOMINAL_WORLD, raw=True)[self.task].envs[0], self.seeds[:2]
+        )
 
 
 def _do(job: Job) -> Attempted:

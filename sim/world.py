@@ -9,8 +9,9 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast, runtime_checkable
@@ -67,6 +68,18 @@ ONLY_HERE: Final = ("background", "placement", "grid_cell")
 FREE: Final = int(mujoco.mjtJoint.mjJNT_FREE)
 
 type Make = Callable[[], gym.Env[Any, Any]]
+
+
+def shows_scenes_in_turn(make: Make, seeds: Sequence[int] = (0, 1)) -> bool:
+    """Say whether new environments begin with one scene whatever the seed, as metaworld's do."""
+    seen = []
+    for seed in seeds:
+        with closing(make()) as one:
+            observation, _ = one.reset(seed=seed)
+            seen.append([value.tobytes() for _, value in numbers_in(observation)])
+            if (data := find_model(one)[1]) is not None:
+                seen[-1].append(data.qpos.tobytes())
+    return all(scene == seen[0] for scene in seen)
 
 
 @runtime_checkable
@@ -221,6 +234,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(Theirs(make()))
         self._make, self._spec, self._looked = make, spec, known is not None
         self._survey, self._is_new = known, True
+        self._begun = list[int | None]()  # seeds of the episodes so far
         self._left_out = dict[str, str]()
         self._measures = self._redraws = measures_cameras(spec.roles)
         self.period_s = period_of(self.env)
@@ -308,6 +322,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             viewer.make_context_current()
             for texture in painted(self.model):
                 mujoco.mjr_uploadTexture(self.model, viewer.con, texture)
+
+    @cached_property
+    def _in_turn(self) -> bool:
+        return shows_scenes_in_turn(self._make)
 
     def _change(self, on: WorldModel) -> None:
         """Change the model that the environment holds now."""
@@ -403,15 +421,21 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     # What it does.
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
+        before, skipped = self.env, list[int | None]()
         if self._spec.randomise is not None:
             self._draw(seed or 0)
             self._put_in()
+            if self._begun and self.env is not before and self._in_turn:
+                skipped = self._begun  # one that is made anew would begin with the first scene
         self._is_new = False
         self._before(seed or 0)
         self._look_anew(0)
         edits = self._on.model.edits if self._on else []
         with edited_models(edits) if edits else nullcontext():  # some make it anew
+            for past in skipped:
+                self.env.reset(seed=past)
             observation, info = self.env.reset(seed=seed, options=options)
+        self._begun.append(seed)
         self._won = False
         on, known = self._on, self._survey
         if on is None:
