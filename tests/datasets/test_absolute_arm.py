@@ -330,6 +330,18 @@ def test_a_joint_that_moves_without_its_command_is_named() -> None:
     assert [(f.kind, f.about) for f in report(plain).findings] == [("dead_joint", NAMES[3])]
 
 
+@pytest.mark.parametrize("noise_deg", [0.5, 2.0, 6.0])
+def test_noise_is_no_motion_without_a_command(noise_deg: float) -> None:
+    """At 2 degrees of noise four joints "move though their commands never change", by 10.9°."""
+    plain, rng = recording(1), np.random.default_rng(0)
+    for e in plain.episodes:
+        e.command[:, 3] = 5.0
+        e.reading[:, 3] = 5.0 + rng.normal(0, noise_deg, len(e.reading))
+    told = {(f.kind, f.about) for f in report(plain).findings}
+    assert ("dead_joint", NAMES[3]) not in told
+    assert ("noise", NAMES[3]) in told
+
+
 @pytest.mark.parametrize("beyond_deg", [2.5])
 @pytest.mark.parametrize("joint", [1, 3])
 def test_an_end_stop_is_no_play(joint: int, beyond_deg: float) -> None:
