@@ -39,6 +39,8 @@ HELD_S: Final = 0.1
 arm holds meanwhile, as it does with LeRobot's own class."""
 TOLD_S: Final = 0.1
 """By then the loop's turn that tripped is counted, and which joints show it is known [s]."""
+TOLD_WITHIN: Final = 20
+"""On a busy machine it takes longer: so many times that, at most."""
 STALE_S: Final = 0.5
 """A leader that was heard longer ago than this isn't followed any more [s]."""
 
@@ -237,9 +239,12 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
         if control is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         if tripped := self._filter.tripped & ~SafetyReason.TRIPPED:
-            control.wait(TOLD_S)
-            trips = self._statistics.figures().trips
-            told = (trips[-1].joints, trips[-1].errors) if trips else ((), 0)
+            told: tuple[tuple[str, ...], int] = (), 0
+            for _ in range(TOLD_WITHIN):
+                control.wait(TOLD_S)
+                if trips := self._statistics.figures().trips:
+                    told = trips[-1].joints, trips[-1].errors
+                    break
             raise DeviceError(say_trip(tripped, *told))
         if not control.alive:
             control.finish()  # says why, where a device ended it

@@ -230,7 +230,8 @@ def _fitted(
     # What neighbouring pixels share counts as one in nine: for few views scatter says little.
     alone = 9.0 * np.median(together_now[: ends[-1]] ** 2)
     alone += common**2 * ends[-1] / KINDS
-    spread = np.sqrt(np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse))
+    variance = np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse)
+    spread = np.sqrt(variance.clip(0.0))  # a pseudo-inverse's may be below 0 by rounding
     half = student.ppf(0.5 + CONFIDENCE / 2.0, views - 1) * spread
     return _Fit(end.x, np.asarray(half), float(end.cost))
 
