@@ -493,7 +493,9 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     if any(m in SLUGGISH for m in here) and fit.get("takes_targets", True):
         possible.append("drive_slower")
     geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
-    if not about.world and (geometry or any(m in LIGHT for m in here)):
+    # Of light that also flickers or blurs it would take out a part, of which no site tells.
+    light = bool(here) and set(here) <= set(LIGHT)
+    if not about.world and (geometry or light):
         possible.append("recalibrate")
     if here and about.can_train:
         possible.append("resimulate")
