@@ -62,8 +62,8 @@ SLIDE_M, LIFT_M, OVER_M = 0.002, 0.04, 0.05
 PUSH_RAD: Final = (0.55, 0.08)
 PUSH_RAD_S: Final = 2.6
 HANDED_ON: Final = (
-    "actuator_response.", "spatial_geometry.zero_offset", "spatial_geometry.bent_hand",
-    "object_property.size",
+    "actuator_response.", "spatial_geometry.zero_offset", "spatial_geometry.base_pose",
+    "spatial_geometry.bent_hand", "object_property.size",
 )  # fmt: skip
 READINGS: Final = ("sensor_noise.coarse_encoder", "sensor_noise.encoder_drift")
 AWAY_M: Final = np.array([-0.3, -0.3])
