@@ -332,7 +332,6 @@ sim/scene_file.py:_model_file | scene.parent / name | user
 sim/scene_file.py:load_scene | path.parent / str(camera['calibration']) | user
 sim/views.py:Mounted.of | folder / str(given['calibration']) | user
 sim/catalogue.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
-sim/identification/drives.py:fit_station | step_rad / math.sqrt(12) | ours
 sim/identification/flicker.py:steadied | still.pictures / np.maximum(gains, DARKEST)[:, :, None] | ours
 """  # noqa: E501
 

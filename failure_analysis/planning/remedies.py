@@ -520,6 +520,13 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     return tuple(found)
 
 
+def _takes_something_out(twin: Twin | None) -> bool:
+    """Say whether `gaploop calibrate from_twin` allows for anything that was measured."""
+    known = {*READ, *LIGHT, DELAY, "spatial_geometry.table_height", "sensor_noise.camera_delay"}
+    parameters = twin.parameters if twin is not None else ()
+    return any(p.differs and (p.mechanism in known or p.name in NOISE) for p in parameters)
+
+
 def trial_name(remedy: str, dimension: GapDimension) -> str:
     """Return what tells a remedy's trial from others: most are the same for every dimension."""
     if remedy == "compensate":  # the commands that recalibrate, too
@@ -626,7 +633,7 @@ def commands(
 
     lines: list[list[str]] = []
     match remedy:
-        case "recalibrate" | "compensate" if twin:
+        case "recalibrate" | "compensate" if twin and _takes_something_out(about.twin):
             out = about.folder / "recalibrated"
             lines = [
                 ["calibrate", "from_twin", str(about.twin_file), policy, f"--output_dir={out}"],

@@ -382,7 +382,7 @@ def fit_station(
         max((p.estimate for p in drives.parameters if p.name.endswith(end)), default=0.0)
         for end in (".noise_rad", "coarse_encoder.step_rad")
     )
-    jitter_rad = math.hypot(noise_rad, step_rad / math.sqrt(12))
+    jitter_rad = math.hypot(noise_rad, step_rad)  # a coarse servo stands anywhere in a step
     if pictures and not isinstance(arm, ServoArm):
         # Zeros may come of either: of the one that can tell.
         for row in fit_scene(takes, arm, jitter_rad):

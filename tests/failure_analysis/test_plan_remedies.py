@@ -356,6 +356,18 @@ def test_noise_is_filtered_and_coarse_steps_are_not(images: bool, tmp_path: Path
         assert {o.remedy for o in found} == wanted, name
 
 
+def test_no_command_is_printed_that_has_nothing_to_take_out(tmp_path: Path) -> None:
+    """At coarse encoders a plan printed `calibrate from_twin`, which refused that twin."""
+    for name, runs in (
+        ("sensor_noise.coarse_encoder.step_rad", False),
+        ("object_property.size.size_factor", False),
+        ("sensor_noise.camera_delay.delay_s", True),
+        ("spatial_geometry.zero_offset.pan_rad", True),
+    ):  # fmt: skip
+        printed = commands("recalibrate", D.SENSOR_NOISE, about(tmp_path, name))
+        assert bool(printed) == runs, name
+
+
 def test_what_is_not_offered_brings_nothing() -> None:
     assert fixed_by("resimulate", D.TASK_SPECIFICATION, False) is None
     assert fixed_by("recalibrate", D.OBJECT_PROPERTY, False) is None
