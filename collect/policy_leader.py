@@ -82,7 +82,7 @@ class JointFilter:
 
     Args:
         noise_rad: standard deviation of each joint's readings [rad], shape (n_joints,); a joint
-            with 0 is where it reads.
+            with 0 is where it reads. NaN was not read.
         period_s: between two updates [s].
     """
 
@@ -103,10 +103,13 @@ class JointFilter:
             q_rad, spread = q_rad + commanded_rad - commanded_before, spread + self._grows
             total = spread + self._variance
             far = WILD * np.sqrt(total)
-            gain = spread / total
-            q_rad = q_rad + gain * np.clip(read_rad - q_rad, -far, far)
-            q_rad, spread = np.where(self._variance, q_rad, read_rad), (1.0 - gain) * spread
-        self._before = q_rad, spread, commanded_rad
+            read = np.isfinite(read_rad)  # what wasn't read goes on as it is commanded
+            gain = np.where(read, spread / total, 0.0)
+            off_rad = np.where(read, read_rad - q_rad, 0.0).clip(-far, far)
+            q_rad = np.where(self._variance, q_rad + gain * off_rad, read_rad)
+            spread = (1.0 - gain) * spread
+        if np.isfinite(q_rad[self._variance > 0]).all():
+            self._before = q_rad, spread, commanded_rad
         return q_rad
 
 

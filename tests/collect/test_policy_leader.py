@@ -277,6 +277,17 @@ def test_noise_that_is_known_is_taken_out_of_readings(noise_rad: float) -> None:
         assert (off[:2] < 0.75 * was[:2]).all()
 
 
+def test_a_reading_that_is_missing_is_bridged_and_forgotten() -> None:
+    joints, told = JointFilter(np.full(2, 0.05), 1.0 / FPS), []
+    for k in range(60):
+        read = np.array([0.01 * k, 0.01 * k])
+        if k in (0, 1, 30):
+            read[0] = np.nan
+        told.append(joints.update(read, np.full(2, 0.01 * k)))
+    assert np.isnan([t[0] for t in told[:2]]).all()  # nothing is known yet
+    np.testing.assert_allclose(told[2:], 0.01 * np.arange(2, 60)[:, None].repeat(2, 1), atol=1e-9)
+
+
 @pytest.mark.parametrize("make", [PolicyLeader, partial(AsyncPolicyDriver, takes_s=0.0)])
 def test_a_policy_that_knows_of_noise_is_told_what_is_behind_it(make: Any) -> None:
     """Told each reading as it came, the base grasped in 16 of 40 scenes at 2 degrees of noise."""
