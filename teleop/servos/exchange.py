@@ -292,13 +292,15 @@ class BusLine:
     def _is_late(self, reply: Reply) -> bool:
         """Say whether a reply answers an earlier request, as far as can be told, and only that."""
         request, size = self.request, len(reply.data)
-        late = next((one for one in self.owed if (one.id, one.size) == (reply.id, size)), None)
-        if late is None:
+        alike = [one for one in self.owed if (one.id, one.size) == (reply.id, size)]
+        if not alike:
             if size == request.size and reply.id in request.ids:
                 self.owed = [one for one in self.owed if one.id != reply.id]  # none before it comes
             return False
-        self.owed.remove(late)
-        if late.packet == request.packet and not request.fresh and reply.id not in self.answers:
+        self.owed.remove(alike[0])
+        # It may answer a later one: of those before, any may be lost.
+        same = all(one.packet == request.packet for one in alike)
+        if same and not request.fresh and reply.id not in self.answers:
             self._owe((reply.id,))  # it will do, and what answers this very packet is to come
             return False
         self.faults.of(reply.id).late += 1

@@ -143,6 +143,10 @@ def test_torque_off_is_never_confirmed_by_what_was_true_before(
 @pytest.mark.parametrize("protocol", list(Protocol))
 @settings(max_examples=150)
 @example(plan=[(False, 0)] * 2, questions=[(False, 0), (False, 0), (False, 1)])
+@example(  # the first answer is lost, so that each late one was taken for the one before
+    plan=[(False, 0)] * 6 + [(True, 0)],
+    questions=[(False, 0)] * 5 + [(False, 1), (False, 0), (False, 1)],
+)
 @given(plan=lots, questions=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=4))
 def test_no_register_is_read_as_another(
     protocol: Protocol, plan: list[tuple[bool, int]], questions: list[tuple[bool, int]]
