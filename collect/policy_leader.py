@@ -66,29 +66,27 @@ def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[Fl
 
 
 ROUNDING: Final = 1e-9
-OFF_RAD_S: Final = 0.25
-"""How far a joint's speed is from its command's [rad/s, rms], while a policy drives the embedded
-cell: twice what its arm shows, once what its gripper does."""
-WILD: Final = 4.0
-"""A reading more standard deviations off than this counts as that many."""
+LEARNS: Final = 0.1
+"""Share by which a new reading counts in how far readings lie from what was foretold."""
+SURPRISED: Final = 3.0
+"""A reading more standard deviations off than this counts at once."""
+LEAST_GAIN: Final = 0.05
 
 
 class JointFilter:
     """Where joints are, by noisy readings and by how far their commands moved meanwhile.
 
-    A Kalman filter for each joint (Kalman 1960), whose joint moves as its command does but for
-    `OFF_RAD_S`. What hinders a joint, such as what it grips, shows in the readings alone, so
-    that it is believed some frames later.
+    It foretells that each joint moves as its command does, and believes a reading as far as
+    readings lie off that by more than their noise (a Kalman gain from innovations: Mehra 1970). So
+    a joint that follows its commands badly, or is held, goes by its readings.
 
     Args:
         noise_rad: standard deviation of each joint's readings [rad], shape (n_joints,); a joint
             with 0 is where it reads. NaN was not read.
-        period_s: between two updates [s].
     """
 
-    def __init__(self, noise_rad: FloatArray, period_s: float) -> None:
+    def __init__(self, noise_rad: FloatArray) -> None:
         self._variance = noise_rad**2
-        self._grows = (OFF_RAD_S * period_s) ** 2
         self._before: tuple[FloatArray, FloatArray, FloatArray] | None = None
 
     def reset(self) -> None:
@@ -97,19 +95,18 @@ class JointFilter:
 
     def update(self, read_rad: FloatArray, commanded_rad: FloatArray) -> FloatArray:
         """Return where the joints are [rad], shape (n_joints,), as are both arguments."""
-        q_rad, spread = read_rad, self._variance
+        q_rad, off = read_rad, 4.0 * self._variance
         if self._before is not None:
-            q_rad, spread, commanded_before = self._before
-            q_rad, spread = q_rad + commanded_rad - commanded_before, spread + self._grows
-            total = spread + self._variance
-            far = WILD * np.sqrt(total)
+            q_rad, off, commanded_before = self._before
+            q_rad = q_rad + commanded_rad - commanded_before
             read = np.isfinite(read_rad)  # what wasn't read goes on as it is commanded
-            gain = np.where(read, spread / total, 0.0)
-            off_rad = np.where(read, read_rad - q_rad, 0.0).clip(-far, far)
+            off_rad = np.where(read, read_rad - q_rad, 0.0)
+            off = np.where(read, off + LEARNS * (off_rad**2 - off), off)
+            seen = np.maximum(np.maximum(off, (off_rad / SURPRISED) ** 2), 1e-12)
+            gain = np.clip(1.0 - self._variance / seen, LEAST_GAIN, 1.0)
             q_rad = np.where(self._variance, q_rad + gain * off_rad, read_rad)
-            spread = (1.0 - gain) * spread
         if np.isfinite(q_rad[self._variance > 0]).all():
-            self._before = q_rad, spread, commanded_rad
+            self._before = q_rad, off, commanded_rad
         return q_rad
 
 
@@ -191,7 +188,7 @@ class PolicyLeader:
         self._commanded: deque[FloatArray] = deque(maxlen=late + 1)
         """Targets of this frame and of those before that haven't arrived yet."""
         noise_rad = np.asarray(getattr(policy, "noise_rad", ()), dtype=np.float64)
-        self._filter = JointFilter(noise_rad, 1.0 / fps) if noise_rad.any() else None
+        self._filter = JointFilter(noise_rad) if noise_rad.any() else None
         self.pace = Pace()
         """How long the policy took since it was last set anew."""
         self.reset()

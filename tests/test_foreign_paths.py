@@ -287,7 +287,6 @@ failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_types.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_types.py:named_registries | Path(home) / folder | ours
 collect/lerobot_types.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-collect/policy_leader.py:JointFilter.update | spread / total | ours
 scripts/_demo.py:_typist.type_ | out.with_name(f'{out.name}_journal') | ours
 scripts/_demo.py:_typist.type_ | shutil.rmtree(left, ignore_errors=True) | ours
 scripts/_demo.py:run_demo | folder / f'cell_{name}' | ours

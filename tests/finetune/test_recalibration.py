@@ -97,7 +97,7 @@ def test_noise_is_carried_joint_by_joint_and_the_next_twin_sets_it_anew(tmp_path
     made = recalibrate("base", twin, tmp_path / "out")
     assert load_policy(made.folder).noise_rad == pytest.approx([rad] * 5 + [0.0])
     failed, mended = (
-        evaluate(policy, 4, seed=3000, parameters=load_twin(twin).values(), workers=1)
+        evaluate(policy, 4, seed=3010, parameters=load_twin(twin).values(), workers=1)
         for policy in ("base", made.folder)
     )
     assert failed.successes < mended.successes
