@@ -253,16 +253,17 @@ def test_it_moves_a_simulated_arm_as_the_keyboard_does(port: int, scene: Path | 
         assert not lost_after_trip(leader) & SafetyReason.STALE_LEADER
         leader.reset()
         before = leader.read(0.0).q_rad
-        phones[0].press(held=True, left=1.0, step=4)
+        phone = until(lambda: phones and phones[0])  # its thread may still be on its way here
+        phone.press(held=True, left=1.0, step=4)
         turns = itertools.count(1)
         until(lambda: np.abs(leader.read(next(turns) * 0.005).q_rad - before).max() > 0.05)
-        phones[0].press(held=False)
+        phone.press(held=False)
         until(lambda: not leader._source.latest().intent.held)
         rest = leader.read(next(turns) * 0.005).q_rad
         np.testing.assert_array_equal(leader.read(next(turns) * 0.005).q_rad, rest)
-        phones[0].press(held=True)
+        phone.press(held=True)
         until(lambda: leader._source.latest().intent.held)
-        phones[0].answers = False
+        phone.answers = False
         until(lambda: (t := next(turns) * 0.005) - leader.read(t).t_s > 0.2)  # it trips
     finally:
         connection.close()
