@@ -7,6 +7,7 @@ for the reason of `TrackerStep`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import chain, repeat
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 
 from gaploop.core.arms import CELL_ARMS
 from gaploop.sim.catalogue import SO101
+from gaploop.sim.identification.flicker import FLICKER, FlickerFilter
 from gaploop.sim.recalibration import ColourCorrection, Recalibration
 from gaploop.sim.scene import CAMERA_NAME
 
@@ -28,7 +30,7 @@ class _Step:
 
     def get_config(self) -> dict[str, Any]:
         """Options to save with the policy."""
-        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self)) if f.init}
 
     def transform_features(self, features: Features) -> Features:
         """Return `features`."""
@@ -37,17 +39,18 @@ class _Step:
 
 @dataclass
 class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
-    """Takes exposure and colour cast out of a camera's pictures; stands before the tracker.
+    """Takes exposure, colour cast and flicker out of a camera's pictures; before the tracker.
 
     What was tracked in the picture as it came is forgotten.
 
     Attributes:
-        known: mechanism to values, as of `ColourCorrection`.
+        known: mechanism to values, as of `ColourCorrection` and `FlickerFilter`.
         camera: key of the picture is observation.images.<camera>.
     """
 
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     camera: str = CAMERA_NAME
+    _bands: list[FlickerFilter] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._clear = ColourCorrection(self.known)
@@ -65,12 +68,22 @@ class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
         view = given.movedim(-3, -1) if is_first else given
         if given.is_floating_point():
             view = (view * 255.0).round().clamp(0, 255).to(torch.uint8)
-        rows = view.reshape(-1, *view.shape[-2:]).cpu().numpy()  # pictures above each other
-        clear = torch.from_numpy(self._clear(rows)).reshape(view.shape).to(given.device)
+        views = view.reshape(-1, *view.shape[-3:]).cpu().numpy()
+        lamp = self.known.get(FLICKER)
+        while lamp and len(self._bands) < len(views):
+            self._bands.append(FlickerFilter(lamp))
+        each = zip(views, chain(self._bands, repeat(None)), strict=False)
+        clears = np.stack([self._clear(picture, bands) for picture, bands in each])
+        clear = torch.from_numpy(clears).reshape(view.shape).to(given.device)
         if given.is_floating_point():
             clear = clear.to(given.dtype) / 255.0
         rest = {k: v for k, v in observation.items() if k != OBS_ENV_STATE}
         return {**rest, key: clear.movedim(-1, -3) if is_first else clear}
+
+    def reset(self) -> None:
+        """Forget the scenes of the takes before."""
+        for bands in self._bands:
+            bands.reset()
 
 
 @dataclass

@@ -3,7 +3,8 @@
 A tracker that was calibrated for the nominal cell projects every detection along the wrong ray once
 the camera has moved. Which ray it was follows from what it said, so that its poses can be put right
 without its pictures; readings and goals of a joint whose zero is off differ by that zero. Exposure
-and colour cast change each level of a picture into another, and most of them back again.
+and colour cast change each level of a picture into another, and most of them back again; bands of
+a lamp that flickers are taken out of what comes of that.
 """
 
 import colorsys
@@ -19,6 +20,7 @@ from gaploop.core.station import StationScene
 from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.conditions import OBJECT_RGBA, TARGET_RGBA
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification.flicker import CUT_OFF, FLICKER, FlickerFilter
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
 from gaploop.sim.tracker import (
@@ -37,7 +39,7 @@ EXPOSURE: Final = "visual_domain.exposure"
 CAST: Final = "visual_domain.colour_cast"
 READ: Final = (POSE, VIEW, TABLE, ZEROS, BASE)
 """Mechanisms that recalibrating takes out of poses, readings and goals."""
-LIGHT: Final = (EXPOSURE, CAST)
+LIGHT: Final = (EXPOSURE, CAST, FLICKER)
 """Mechanisms that it takes out of pictures."""
 YAW_STEP_M: Final = 1e-3
 
@@ -97,7 +99,8 @@ class ColourCorrection:
         gains = np.exp(cast.get("cast_strength", 0.0) * tint) * (1.0 - veil)
         linear = 255.0 * (np.arange(256.0)[:, None] / 255.0) ** (1.0 / exposure.get("gamma", 1.0))
         plain = linear / exposure.get("gain", 1.0) - veil * 110.0 * (1.0 + 0.6 * tint)
-        least = np.clip(plain / gains, 0.0, 255.0)
+        self._open = np.maximum(plain / gains, 0.0)
+        least = np.minimum(self._open, 255.0)
         self._levels = np.clip(least + 0.5, 0, 255).astype(np.uint8)
         self._levels[-1] = 0.5 * (least[-1] + 255.0)
         self._scene = StationScene(
@@ -105,9 +108,13 @@ class ColourCorrection:
             target_hue_deg=_moved(THE_CELLS.target_hue_deg, TARGET_RGBA, least, self._levels),
         )
 
-    def __call__(self, view: Image) -> Image:
-        """Return a picture, shape (H, W, 3), as it is in nominal light."""
-        return recoloured(np.asarray(cv2.LUT(view, self._levels[None])), self._scene)
+    def __call__(self, view: Image, bands: FlickerFilter | None = None) -> Image:
+        """Return a picture, shape (H, W, 3), as it is in nominal light, without a lamp's bands."""
+        clear = cv2.LUT(view, self._levels[None])
+        if bands is not None:  # light that these darken may be brighter than a level can say
+            steady = bands(cv2.LUT(view, self._open[None]), self._open[int(CUT_OFF)])
+            clear = np.clip(steady + 0.5, 0, 255).astype(np.uint8)
+        return recoloured(np.asarray(clear), self._scene)
 
 
 def _moved(

@@ -253,7 +253,9 @@ READ: Final = (
 )  # fmt: skip
 """What recalibrating takes out; of a base's tilt and the table's height it only corrects what is
 seen."""
-LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
+LIGHT: Final = (
+    "visual_domain.exposure", "visual_domain.colour_cast", "visual_domain.flicker",
+)  # fmt: skip
 """What it takes out of pictures."""
 DELAY: Final = "actuator_response.latency"
 """What the policy's plans are shifted by."""
@@ -493,7 +495,7 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     if any(m in SLUGGISH for m in here) and fit.get("takes_targets", True):
         possible.append("drive_slower")
     geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
-    # Of light that also flickers or blurs it would take out a part, of which no site tells.
+    # Of pictures that are also blurred it would take out a part, of which no site tells.
     light = bool(here) and set(here) <= set(LIGHT)
     if not about.world and (geometry or light):
         possible.append("recalibrate")

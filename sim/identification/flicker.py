@@ -7,7 +7,7 @@ what pictures have in common is the scene, and a wave that explains most of the 
 No simulation is compared with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +36,11 @@ NEAR: Final = np.linspace(-0.1, 0.1, 5)
 """About how many bands there are in all views, each view's own number is looked for."""
 FEW: Final = 4
 """Pictures of a view that its bands are counted by; of fewer views any shadow is nearly a wave."""
+NOISE_SHARE: Final = 0.03
+"""Of a scene's contrast, a pixel's noise and rounding: two levels of 60. In rows in which little
+light is left a pixel is believed the less (Wiener 1949), and else taken for table."""
+FORGETS: Final = 0.98
+"""Of what is known of the scene, so much counts at the next picture."""
 
 
 type Waves = NDArray[np.complexfloating]
@@ -89,7 +94,64 @@ def steadied(
     return plain, found
 
 
-def _levels(picture: Image) -> FloatArray:
+class FlickerFilter:
+    """Takes a lamp's bands, as a twin has them, out of one picture after the other.
+
+    What pictures had in common, cleared, says where the next one's bands have rolled to. In the
+    first they are where they leave the scene smoothest. A picture without them, by daylight, stays
+    as it is. `lamp` is the mechanism's values.
+    """
+
+    def __init__(self, lamp: Mapping[str, float]) -> None:
+        self._depth, self._bands = lamp["depth"], lamp["bands"]
+        self._lag_rad = lamp.get("lag_rad", 0.0) * np.array([0.5, 0.0, -0.5])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the scene."""
+        self._bright: FloatArray | None = None
+        self._weight: FloatArray | float = 0.0
+
+    def __call__(self, picture: FloatArray, cut_off: FloatArray) -> FloatArray:
+        """Return a picture as in steady light, shape (height, width, 3), levels at least 0.
+
+        A level of `cut_off` or more, of each colour, says nothing of the light.
+        """
+        levels = _levels(picture)
+        if self._bright is None:
+            waves = self._depth * np.exp(2j * np.pi * np.arange(96) / 96)
+            wave = min([*waves, 0.0], key=lambda w: self._rough(levels, cut_off, w))
+        else:
+            scene = self._bright / self._weight
+            waves, _, _ = _waves(levels[None], self._bands, scene, cut_off=cut_off)
+            wave = (waves[0] * np.exp(-1j * self._lag_rad)).mean()
+            wave *= self._depth / abs(wave) if abs(wave) > self._depth / 2.0 else 0.0
+        gains = self._gains(len(levels), wave)
+        tells = np.where(levels < cut_off, gains, 1e-3)
+        before = 0.0 if self._bright is None else FORGETS * self._bright
+        self._bright, self._weight = before + tells * levels, FORGETS * self._weight + tells * gains
+        sure = gains.min(axis=1, keepdims=True) ** 2
+        sure /= sure + NOISE_SHARE**2
+        dim = (1.0 - sure) * self._bright / self._weight
+        return np.asarray(picture * (sure / np.maximum(gains, 1e-3))[:, None] + dim[:, None])
+
+    def _gains(self, height: int, wave: complex) -> FloatArray:
+        """Return what a wave in the middle of the picture brightens each row by, (height, 3)."""
+        waves = wave * _wave(height, self._bands)[:, None] * np.exp(1j * self._lag_rad)
+        return np.asarray(1.0 + waves.real)
+
+    def _rough(self, levels: FloatArray, cut_off: FloatArray, wave: complex) -> float:
+        """Return how far rows lie off light that falls off smoothly, under these bands."""
+        at, off = np.linspace(-1.0, 1.0, len(levels)), 0.0
+        for colour, gains in enumerate(self._gains(len(levels), wave).T):
+            tells = levels[:, colour] < cut_off[colour]
+            smooth = (gains[:, None] * at[:, None] ** np.arange(3))[tells]
+            level = levels[tells, colour]
+            off += np.sum((smooth @ np.linalg.lstsq(smooth, level)[0] - level) ** 2)
+        return float(off)
+
+
+def _levels(picture: Image | FloatArray) -> FloatArray:
     """Return how bright the table is in each row, shape (height, 3)."""
     return np.asarray(np.percentile(picture, BRIGHT_PCT, axis=1), dtype=np.float64)
 
@@ -101,7 +163,11 @@ def _wave(height: int, bands: float) -> Waves:
 
 
 def _waves(
-    levels: FloatArray, bands: float, scene: FloatArray | None = None, turns: int = 4
+    levels: FloatArray,
+    bands: float,
+    scene: FloatArray | None = None,
+    turns: int = 4,
+    cut_off: FloatArray | float = CUT_OFF,
 ) -> tuple[Waves, float, FloatArray]:
     """Return each picture's wave, what it leaves unexplained, and the scene without it.
 
@@ -112,13 +178,14 @@ def _waves(
         levels: of rows, shape (n, height, 3).
         scene: without the wave, shape (height, 3); what the pictures have in common unless given.
         turns: how often scene and waves are fitted to each other.
+        cut_off: levels from here on say nothing.
 
     Returns:
         Waves, as shares of the mean light, shape (n, 3); the mean square left [levels²]; the scene.
     """
     wave = _wave(levels.shape[1], bands)
     basis = np.stack([np.ones(len(wave)), wave.real, wave.imag], axis=1)
-    tells = np.where(levels < CUT_OFF, 1.0, 1e-6)
+    tells = np.where(levels < cut_off, 1.0, 1e-6)
     common = levels.mean(axis=0) if scene is None else scene
     for turn in range(turns if scene is None else 1):
         shape = common.T[:, :, None] * basis

@@ -29,6 +29,7 @@ class FakePlanner:
     """Plans three steps on from where the joints are; raises, or says NaN, where it is told to."""
 
     fps, execute, robot_type, needs_scene, delay_s, task = 25.0, 2, "fake", True, 0.1, ""
+    camera_delay_s, noise_rad = 0.05, (0.02, 0.0)
 
     def __init__(self) -> None:
         self.resets = 0
@@ -77,6 +78,7 @@ def test_it_plans_as_the_policy_itself_does() -> None:
         assert (far.fps, far.execute, far.robot_type, far.needs_scene, far.delay_s) == (
             25.0, 2, "fake", True, 0.1,
         )  # fmt: skip
+        assert (far.camera_delay_s, far.noise_rad) == (0.05, (0.02, 0.0))
         np.testing.assert_array_equal(far.plan(observation()), [[1, 11], [2, 12], [3, 13]])
         (seen,) = policy.seen
         np.testing.assert_array_equal(seen.images["top"], NOISE)

@@ -18,7 +18,7 @@ from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, is_recalibrate
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps import draw_gaps, mechanism_named
 from gaploop.sim.lerobot_recalibration_steps import LightStep
-from gaploop.sim.recalibration import EXPOSURE, ZEROS, Recalibration
+from gaploop.sim.recalibration import EXPOSURE, FLICKER, ZEROS, Recalibration
 from gaploop.sim.tracker import POSE
 
 
@@ -157,3 +157,19 @@ def test_pictures_are_cleared_in_every_layout() -> None:
         assert list(said) == [key]  # what was tracked in the picture as it came is forgotten
         np.testing.assert_allclose(said[key], wanted, atol=1e-6)
     assert step.observation({"observation.state": 1}) == {"observation.state": 1}
+
+
+def test_each_scene_of_a_batch_has_its_own_bands() -> None:
+    """And a take's begin anew; nothing of them is saved with the policy."""
+    known = {FLICKER: {"depth": 0.6, "bands": 1.5}}
+    rng, key = np.random.default_rng(0), "observation.images.top"
+    takes = torch.from_numpy(rng.integers(0, 256, (2, 3, 32, 24, 3), dtype=np.uint8))
+    both = LightStep(known, "top")
+    assert both.get_config() == {"known": known, "camera": "top"}
+    together = [both.observation({key: takes[:, k]})[key] for k in range(3)]
+    alone = LightStep(known, "top")
+    for take in range(2):
+        alone.reset()
+        for k in range(3):
+            picture = alone.observation({key: takes[take, k]})[key]
+            np.testing.assert_array_equal(picture, together[k][take])

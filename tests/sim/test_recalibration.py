@@ -8,10 +8,12 @@ from scipy.spatial.transform import Rotation
 
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import draw_gaps
+from gaploop.sim.identification.flicker import FlickerFilter
 from gaploop.sim.kinematics import fold_square, from_polar
 from gaploop.sim.recalibration import (
     CAST,
     EXPOSURE,
+    FLICKER,
     TABLE,
     ZEROS,
     ColourCorrection,
@@ -79,15 +81,17 @@ def test_zeros_are_what_the_joints_read_too_much() -> None:
         {EXPOSURE: {"gain": 0.3, "gamma": 1.2}, CAST: {"cast_strength": 0.2, "veil": 0.1}},
         {EXPOSURE: {"gain": 1.6}, CAST: {"cast_strength": 0.4, "cast_hue_rad": 2.1}},
         {EXPOSURE: {"gain": 3.5, "gamma": 0.85}},
+        {EXPOSURE: {"gain": 0.6}, FLICKER: {"depth": 0.8, "bands": 1.7, "lag_rad": 0.6}},
     ],
 )
 def test_in_other_light_things_are_seen_where_they_are(light: dict[str, dict[str, float]]) -> None:
-    """Even where the target's blue is cut off and shows as cyan."""
+    """Even where the target's blue is cut off and shows as cyan, or both lie in dark bands."""
     with SimCell() as nominal, SimCell(parameters=light) as cell:
         for seed in range(3):
             nominal.reset(seed)
             cell.reset(seed)
-            picture = ColourCorrection(light)(cell.frame().image)
+            bands = FlickerFilter(light[FLICKER]) if FLICKER in light else None
+            picture = ColourCorrection(light)(cell.frame().image, bands)
             was, now = (Tracker.nominal().detect(p) for p in (nominal.frame().image, picture))
             for a, b in ((was.object, now.object), (was.target, now.target)):
                 assert a is not None

@@ -10,7 +10,7 @@ import pytest
 
 from gaploop.core.messages import FloatArray
 from gaploop.sim.gaps import put_into
-from gaploop.sim.identification.flicker import FLICKER, steadied
+from gaploop.sim.identification.flicker import CUT_OFF, FLICKER, FlickerFilter, steadied
 from gaploop.sim.identification.scene import CONFIDENCE, FINEST
 from gaploop.sim.identification.stills import Still
 from gaploop.sim.scene import SceneOptions, cell_appliers
@@ -72,6 +72,36 @@ def test_intervals_cover_what_the_lamp_does() -> None:
             estimate, half = found[name]
             covered[name] += abs(estimate - value) <= max(half, FINEST[f"{FLICKER}.{name}"])
     assert min(covered.values()) >= 10, covered
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_lamp_that_is_known_is_taken_out_of_each_picture_as_it_comes(seed: int) -> None:
+    """Of the first, too, before anything is known of the scene; and after another one's."""
+    rng = np.random.default_rng(seed)
+    values = drawn(rng)
+    bands, far, was = FlickerFilter(values), list[float](), list[float]()
+    for bench in range(2):
+        bands.reset()
+        for lit, dark in zip(
+            views_in(plain, np.random.default_rng([seed, bench])),
+            views_in(lamp(values, seed), np.random.default_rng([seed, bench])),
+            strict=True,
+        ):
+            shown = bands(dark.pictures[0].astype(np.float64), np.full(3, CUT_OFF))
+            seen = (lit.pictures[0] < CUT_OFF) & (dark.pictures[0] < CUT_OFF)
+            far.append(float(np.abs(shown - lit.pictures[0])[seen].mean()))
+            was.append(float(np.abs(dark.pictures[0] * 1.0 - lit.pictures[0])[seen].mean()))
+    assert np.mean(far) < 0.25 * np.mean(was)
+    assert max(far) < 0.5 * np.mean(was)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_by_daylight_the_bands_of_a_known_lamp_are_not_divided_by(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    bands = FlickerFilter(drawn(rng) | {"depth": 0.5})
+    for view in views_in(plain, rng):
+        picture = view.pictures[0].astype(np.float64)
+        assert np.abs(bands(picture, np.full(3, CUT_OFF)) - picture).mean() < 1.0
 
 
 @pytest.mark.parametrize("seed", range(3))
