@@ -28,6 +28,7 @@ from draccus.utils import DraccusException, is_choice_type
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
 from gaploop.datasets.hub.target import is_hub_address, require_policy
+from gaploop.scripts.former_names import of_lerobot
 
 CONFIG_PATH: Final = "config_path"
 DATASET_ROOT: Final = "dataset.root"
@@ -285,6 +286,15 @@ def nearest(name: str, options: Mapping[str, Option]) -> str:
     return f" Did you mean --{best[0]}?" if best else ""
 
 
+def _unknown(names: Sequence[str], options: Mapping[str, Option], program: str) -> str:
+    """Return a line for options that the command hasn't, with what to type in place of each."""
+    command, told = program.rpartition(" ")[2], list[str]()
+    for name in names:
+        here, bare = of_lerobot(command, name.lstrip("-")), name.lstrip("-")
+        told.append(f"{name} (here: {here})." if here else f"{name}.{nearest(bare, options)}")
+    return f"Unknown option {' And '.join(told)}"
+
+
 def _types_in(nested: Mapping[str, Any]) -> dict[str, str]:
     return {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
 
@@ -311,7 +321,7 @@ def _read(
     unread: Collection[str],
 ) -> Iterator[tuple[str, str]]:
     """Yield option and text of a command line; positionals are given their option's name."""
-    tokens, loose = list(argv), []
+    tokens, loose, unknown = list(argv), list[str](), list[str]()
     while tokens:
         token = tokens.pop(0)
         if not token.startswith("-"):
@@ -325,10 +335,9 @@ def _read(
             del tokens[: not equals and ahead is not None and not ahead.startswith("--")]
             continue
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
-            raise UnusableInputError(
-                f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
-                f"All of them: {program} --help=all"
-            )
+            unknown.append(token.partition("=")[0])
+            del tokens[: not equals and ahead is not None and not ahead.startswith("-")]
+            continue
         if not equals and option is not None and option.kind is bool:  # a bare one means true
             text = tokens.pop(0) if ahead in ("true", "false") else "true"
         elif not equals and (ahead is None or ahead.startswith("--")):
@@ -338,6 +347,8 @@ def _read(
             text = tokens.pop(0)
         if option is not None:
             yield name, text
+    if unknown:
+        raise UnusableInputError(f"{_unknown(unknown, options, program)} All: {program} --help=all")
     names = [name for name in positional if name in options]
     if names and len(loose) > len(names) and options[names[-1]].is_list:
         rest = ", ".join(f'"{token}"' for token in loose[len(names) - 1 :])

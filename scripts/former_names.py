@@ -1,6 +1,7 @@
-"""Commands and options that have another name now: what they run, with one line that says so.
+"""Commands and options that have another name now, or another one in LeRobot.
 
-They answer for one release; `python -m benchmarks house` counts none of them as a command.
+Former names run what they are now for one release, with one line that says so; LeRobot's options
+are told what does the same here. `python -m benchmarks house` counts none of them as a command.
 """
 
 from collections.abc import Mapping
@@ -61,6 +62,91 @@ GONE: Final[Mapping[tuple[str, str], str]] = {
     ("record", "--robot.model=vx300s"): "--robot.scene=FILE takes any arm as MJCF",
 }
 """Present command, and its option or action that is gone → what is there instead."""
+
+_WINDOW: Final = "--display: gaploop's own window or terminal"
+_DRIVES: Final = {
+    "display_data": "--display=window",
+    **dict.fromkeys(
+        ("display_mode", "display_ip", "display_port", "display_compressed_images"), _WINDOW
+    ),
+    "play_sounds": "leave it out, nothing is spoken",
+}
+_ENCODES: Final = "leave it out, a process of its own makes h264 videos of all pictures"
+_RECORDS: Final = {
+    **_DRIVES,
+    **{
+        f"dataset.{name}": _ENCODES
+        for name in (
+            "video", "streaming_encoding", "encoder_threads", "encoder_queue_maxsize",
+            "num_image_writer_processes", "num_image_writer_threads_per_camera",
+            "video_encoding_batch_size", "rgb_encoder", "depth_encoder",
+        )
+    },
+    "dataset.tags": "leave it out, the dataset's card on the Hub has tags",
+    "dataset.no_stamp": "leave it out, names stay as they are given",
+}  # fmt: skip
+_TRAINS: Final = "gaploop finetune --method=lerobot … -- takes lerobot-train's options"
+OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
+    "teleoperate": _DRIVES,
+    "record": {**_RECORDS, "policy": "gaploop rollout --policy.path"},
+    "rollout": {
+        **_RECORDS,
+        "task": "--dataset.single_task",
+        "duration": "--dataset.episode_time_s",
+        "fps": "--dataset.fps, or --policy.fps",
+        "device": "--policy.device",
+        "resume": "leave it out, the same command adds to its journal",
+        "strategy": "--take_over; each attempt is recorded",
+        "inference": "--policy.format, --policy.threads",
+        "return_to_initial_position": "--reset",
+        **dict.fromkeys(
+            ("use_torch_compile", "torch_compile_backend", "torch_compile_mode",
+             "compile_warmup_inferences"),
+            "--policy.format=compile",
+        ),
+        "rename_map": "name the robot's cameras as the policy does, in --robot.cameras",
+        "interpolation_multiplier": "leave it out, targets are interpolated to the arm's own rate",
+    },
+    "finetune": {
+        "dataset.root": "--real='[FOLDER]'",
+        "dataset.repo_id": "--real='[OWNER/NAME]'",
+        "dataset.episodes": "--where, --select",
+        "dataset.eval_split": "--held_out",
+        "policy.device": "--device",
+        "policy.pretrained_path": "--policy.path",
+        "policy.push_to_hub": "gaploop push, afterwards",
+        "policy.repo_id": "gaploop push, afterwards",
+        "peft.r": "--lora.r",
+        "peft.target_modules": "--lora.target_modules",
+        "optimizer.lr": "--lr",
+        **dict.fromkeys(
+            ("accelerator", "checkpoint_format", "checkpoint_path", "cudnn_deterministic",
+             "dataloader_multiprocessing_context", "dataset", "ema", "env", "env_eval_freq",
+             "eval", "eval_steps", "job", "job_name", "log_freq", "max_eval_samples", "optimizer",
+             "parallelism", "peft", "persistent_workers", "policy", "prefetch_factor",
+             "reward_model", "sample_weighting", "save_checkpoint", "save_checkpoint_to_hub",
+             "save_freq", "scheduler", "tolerance_s", "use_policy_training_preset", "wandb"),
+            _TRAINS,
+        ),
+    },
+    "evaluate": {
+        "eval.n_episodes": "--n",
+        "eval": "--workers",
+        "job_name": "--output_dir",
+        "rename_map": "name the cameras as the policy does, in --env.cameras",
+        "policy": "--policy.path, --policy.device, --policy.format",
+        "trust_remote_code": "leave it out, no code of a policy's own is run",
+    },
+}  # fmt: skip
+"""Command → options of LeRobot's command that it hasn't, with all below them → what does it here.
+"""
+
+
+def of_lerobot(command: str, name: str) -> str:
+    """Return what does here what an option of LeRobot's does there; "" for any other name."""
+    known, path = OF_LEROBOT.get(command, {}), name.split(".")
+    tried = (".".join(path[:n]) for n in range(len(path), 0, -1))
+    return next((known[part] for part in tried if part in known), "")
 
 
 def refusal(arguments: list[str]) -> str | None:

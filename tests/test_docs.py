@@ -7,10 +7,11 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -18,7 +19,7 @@ from gaploop.failure_analysis.signals import registry
 from gaploop.finetune.tuning import presets
 from gaploop.scripts import cli
 from gaploop.scripts._arguments import find_options
-from gaploop.scripts.former_names import FORMER
+from gaploop.scripts.former_names import FORMER, OF_LEROBOT, of_lerobot
 from gaploop.sim import gaps as sim_gaps
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import mechanisms
@@ -256,3 +257,38 @@ def test_what_lerobot_is_told_to_discover_is_a_package() -> None:
     assert "gaploop.sim.lerobot_env" in found
     for name in found:
         assert (ROOT / "src" / name.replace(".", "/") / "__init__.py").is_file(), name
+
+
+def lerobot_options() -> Iterator[tuple[str, str]]:
+    """Yield our command and each option of LeRobot's that does the same."""
+    from lerobot.configs.eval import EvalPipelineConfig
+    from lerobot.configs.train import TrainPipelineConfig
+    from lerobot.rollout.configs import RolloutConfig
+    from lerobot.scripts.lerobot_record import RecordConfig
+    from lerobot.scripts.lerobot_teleoperate import TeleoperateConfig
+
+    for command, config in (
+        ("record", RecordConfig), ("teleoperate", TeleoperateConfig), ("rollout", RolloutConfig),
+        ("finetune", TrainPipelineConfig), ("evaluate", EvalPipelineConfig),
+    ):  # fmt: skip
+        kinds = get_type_hints(config)
+        for top in fields(config):
+            below = [k for k in (*get_args(kinds[top.name]), kinds[top.name]) if is_dataclass(k)]
+            inner = [f"{top.name}.{f.name}" for k in below for f in fields(k)]
+            whole = top.name not in ("dataset", "eval", "wandb", "peft") or not inner
+            yield from ((command, name) for name in ([top.name] if whole else inner))
+
+
+def test_each_option_of_lerobots_commands_is_known_or_told() -> None:
+    """Who pastes a command of LeRobot's reads what does the same here, of all options at once."""
+    unknown = []
+    for command, name in lerobot_options():
+        known = options_of(command, SOME_ARM)
+        if name not in known and not any(k.startswith(f"{name}.") for k in known):
+            unknown += [] if of_lerobot(command, name) else [f"{command} --{name}"]
+    assert not unknown
+    told = {
+        name for of in OF_LEROBOT.values() for says in of.values() for name in OPTION.findall(says)
+    }
+    anywhere = {name for command in OF_LEROBOT for name in options_of(command, SOME_ARM)}
+    assert told <= anywhere

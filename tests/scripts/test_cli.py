@@ -170,6 +170,18 @@ def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[
         assert said.out.startswith(f"usage: gaploop {words[0]}")
 
 
+def test_lerobots_options_are_told_what_does_the_same_here_all_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pasted = ["record", "--display_data=true", "--play_sounds", "false", "--robot.tipe=x"]
+    assert cli.main(pasted) == UnusableInputError.exit_code
+    assert one_line(capsys) == (
+        "gaploop record: Unknown option --display_data (here: --display=window). And --play_sounds "
+        "(here: leave it out, nothing is spoken). And --robot.tipe. Did you mean --robot.type? "
+        "All: gaploop record --help=all"
+    )
+
+
 @pytest.mark.parametrize(("command", "option"), GONE)
 def test_an_option_that_is_gone_names_what_is_there_instead(
     command: str, option: str, capsys: pytest.CaptureFixture[str]
