@@ -44,7 +44,7 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, file_words, unknown_choice
 from gaploop.core.progress import loading, setup_logging
 from gaploop.scripts._output import print_error, stdout_is_json
-from gaploop.scripts.former_names import current, refusal
+from gaploop.scripts.former_names import LEROBOT_COMMANDS, current, refusal
 
 HELPERS: Final = ("cli", "former_names", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -157,6 +157,8 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         raise UnusableInputError(
             "Benchmarks aren't in the package: python -m benchmarks NAME, from a checkout."
         )
+    if command in LEROBOT_COMMANDS:
+        raise UnusableInputError(f"No command {command}: {LEROBOT_COMMANDS[command]} does it.")
     if command not in known:
         raise unknown_choice("command", command, known)
     try:

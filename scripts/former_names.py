@@ -141,6 +141,23 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
 """Command → options of LeRobot's command that it hasn't, with all below them → what does it here.
 """
 
+LEROBOT_COMMANDS: Final[Mapping[str, str]] = {
+    "annotate": "lerobot-annotate",
+    "dataset-viz": "gaploop review",
+    "edit-dataset": "gaploop edit",
+    "eval": "gaploop evaluate",
+    "find-cameras": "gaploop doctor",
+    "find-joint-limits": "lerobot-find-joint-limits",
+    "find-port": "gaploop doctor",
+    "imgtransform-viz": "lerobot-imgtransform-viz",
+    "info": "gaploop doctor",
+    "replay": "lerobot-replay",
+    "setup-can": "lerobot-setup-can",
+    "setup-motors": "lerobot-setup-motors",
+    "train-tokenizer": "lerobot-train-tokenizer",
+}
+"""Without lerobot-: commands of LeRobot's that gaploop hasn't → what does that."""
+
 
 def of_lerobot(command: str, name: str) -> str:
     """Return what does here what an option of LeRobot's does there; "" for any other name."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
@@ -19,7 +20,7 @@ from gaploop.failure_analysis.signals import registry
 from gaploop.finetune.tuning import presets
 from gaploop.scripts import cli
 from gaploop.scripts._arguments import find_options
-from gaploop.scripts.former_names import FORMER, OF_LEROBOT, of_lerobot
+from gaploop.scripts.former_names import FORMER, LEROBOT_COMMANDS, OF_LEROBOT, of_lerobot
 from gaploop.sim import gaps as sim_gaps
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import mechanisms
@@ -277,6 +278,19 @@ def lerobot_options() -> Iterator[tuple[str, str]]:
             inner = [f"{top.name}.{f.name}" for k in below for f in fields(k)]
             whole = top.name not in ("dataset", "eval", "wandb", "peft") or not inner
             yield from ((command, name) for name in ([top.name] if whole else inner))
+
+
+def test_each_command_of_lerobots_is_known_or_told() -> None:
+    theirs = {
+        e.name.removeprefix("lerobot-")
+        for e in entry_points(group="console_scripts")
+        if e.name.startswith("lerobot-")
+    }
+    assert len(theirs) > 10
+    assert not theirs - {*cli.commands(), *FORMER, *LEROBOT_COMMANDS}
+    assert {
+        says.split()[1] for says in LEROBOT_COMMANDS.values() if says.startswith("gaploop ")
+    } <= {*cli.commands()}
 
 
 def test_each_option_of_lerobots_commands_is_known_or_told() -> None:
