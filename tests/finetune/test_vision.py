@@ -71,8 +71,8 @@ def test_a_sample_of_plain_lerobot_is_planned_as_when_driving() -> None:
 def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
     """An adapter of it solved a scene there that it failed here: commands went in steps there."""
     gaps = {"spatial_geometry.camera_pose": 0.6}
-    here = evaluate(BASE, 2, gaps=gaps, gap_seed=2, workers=1)
-    there = evaluate_gym(BASE, CellEnvConfig(gaps=gaps, gap_seed=2), 2)
+    here = evaluate(BASE, 2, gaps=gaps, gap_seed=4, workers=1)
+    there = evaluate_gym(BASE, CellEnvConfig(gaps=gaps, gap_seed=4), 2)
     assert [r.success for r in here.outcomes] == [r.success for r in there.outcomes]
     assert here.successes == 1
 
