@@ -342,11 +342,15 @@ class ArmTests:
         moving = [k for k in range(len(self.names)) if k not in self.done]
         if len(moving) < 2:
             return
+        delays = [f.delay_s.value for f in self.fits if f.explained > EXPLAINED]
+        late = round(max(0.0, float(np.median(delays)) if delays else SOON_S) * self.fps) + 1
         for e in self.episodes:
             same = (np.diff(e.reading, axis=0) == 0).all(axis=1)
             for a, b in stretches(same):
-                asked = np.ptp(e.command[a : b + 1][:, moving], axis=0) > 5.0
-                if b - a >= needed and asked.sum() >= 2:
+                if b - a < max(needed, late + 2):
+                    continue  # what is commanded last it has yet to answer
+                asked = np.ptp(e.command[a : b + 1 - late][:, moving], axis=0) > 5.0
+                if asked.sum() >= 2:
                     found[e.index] = max(found.get(e.index, 0.0), (b - a) / self.fps)
         if found:
             self._say(
@@ -720,13 +724,18 @@ class ArmTests:
             sign = joint_fits.closing(self.recording, k)
             end = float((sign * seen).min())
             gaps, stalls = dict[int, float](), dict[int, float]()
+            stops = dict[int, list[float]]()
             for e in self.episodes:
                 u, y = sign * e.command[:, k], sign * e.reading[:, k]
                 closing = u < (sign * asked).min() + CLOSED
-                held = [(a, b) for a, b in stretches(closing) if b - a >= 0.3 * self.fps]
+                held = [(a, b) for a, b in stretches(closing) if a and b - a >= 0.3 * self.fps]
                 if held:
                     gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
                 quiet = np.abs(np.diff(y, prepend=y[:1])) * self.fps < STALLED_PCT_S
+                stops[e.index] = [  # short of a command to close further, loosely as that may be
+                    float(np.median(y[a:b]) - end)
+                    for a, b in stretches(quiet & (y - u > CLOSED / 2)) if b - a >= 0.3 * self.fps
+                ]  # fmt: skip
                 for a, b in stretches(quiet & (u - y > STALLED_PCT)):
                     if b - a >= STALL_S * self.fps:
                         stalls[e.index] = max(stalls.get(e.index, 0.0), (b - a) / self.fps)
@@ -739,7 +748,11 @@ class ArmTests:
             values = np.array(list(gaps.values()))
             if len(values) < 8 or np.median(values) < CLOSED:
                 continue
-            empty = [e for e, gap in gaps.items() if gap < 0.25 * np.median(values)]
+            usual = float(np.median(values))
+            empty = [
+                e for e, gap in gaps.items()
+                if gap < 0.25 * usual and not any(abs(s - usual) < 0.5 * usual for s in stops[e])
+            ]  # fmt: skip
             if empty and len(empty) <= 0.4 * len(values):
                 self._say(
                     "empty_grasp", k, f"{self.names[k]} closes on nothing, where it mostly closes "

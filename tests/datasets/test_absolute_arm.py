@@ -8,7 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_arms import NAMES, Change, as_is, recording, reordered, report
+from made_arms import (
+    NAMES,
+    QUANTUM_DEG,
+    Change,
+    as_is,
+    follower,
+    hand,
+    recording,
+    reordered,
+    report,
+)
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import joint_fits
@@ -101,6 +111,29 @@ def test_a_joint_that_pauses_repeats_its_readings_rightly() -> None:
         assert "repeats" not in told
         told = [f.kind for f in report(seen(sent_at, read_at, repeats)).findings]
         assert "repeats" in told
+
+
+@pytest.mark.parametrize("lag", [2.5, 6.0, 12.0])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_is_commanded_last_a_resting_arm_has_yet_to_answer(lag: float, hangs: bool) -> None:
+    """Incident: ten of a real pair's hundred episodes were to be deleted.
+
+    In each the arms rested for a second, then the leader set off, and the readings followed as soon
+    after as anywhere. A bus that hangs a second longer is told.
+    """
+    rng, episodes = np.random.default_rng(1), list[Episode]()
+    for n in range(8):
+        u = hand(rng, 8.0)
+        ramp = np.clip(np.arange(len(u)) - 40, 0, None)[:, None] * [2.0, 1.5, 0, 0, 0, 0]
+        u = np.concatenate([np.repeat(u[:1], 40, axis=0), u[:1] + np.clip(ramp[40:60], 0, 40), u])
+        y = follower(u, lag=lag)
+        y = np.round(y / QUANTUM_DEG) * QUANTUM_DEG
+        if hangs and n == 3:
+            y[:71] = y[0]
+        episodes.append(Episode(n, u, y))
+    made = replace(recording(), episodes=tuple(episodes))
+    found = [f for f in report(made).findings if f.kind == "frozen_state"]
+    assert [f.episodes for f in found] == [(3,)] * hangs
 
 
 def test_a_straight_way_isnt_taken_for_steps() -> None:
@@ -386,6 +419,29 @@ def grips(stalled: Collection[int] = (), empty: Collection[int] = ()) -> MotionR
 
 def test_a_gripper_that_holds_is_no_fault() -> None:
     assert not report(grips()).findings
+
+
+@pytest.mark.parametrize("told", [15.0, 22.0])
+def test_a_loose_grasp_is_none_on_nothing(told: float) -> None:
+    """Incident: eleven of a real pair's hundred grasps were to be deleted, each closed halfway.
+
+    The jaws are quite closed only before and after them, on nothing; a gripper that never opens,
+    and so is only ever closed on nothing, grasped nothing that it missed.
+    """
+    k = np.arange(240)
+    asked = np.interp(k, [0, 30, 45, 60, 75, 150, 165, 200, 215], [0, 0, 100, 100, 0, 0, 99, 99, 0])
+    loose = np.where((k > 60) & (k < 160), np.maximum(asked, told), asked)
+    for empty in ((), (6,)):
+        made, episodes = grips(), list[Episode]()
+        for e in made.episodes:
+            command, reading = e.command.copy(), e.reading.copy()
+            command[:, 5] = loose if e.index in (2, 3) else asked * (e.index != 5)
+            holds = (k > 60) & (k < 160) & (e.index not in (5, *empty))
+            late = np.interp(k - 3, k, command[:, 5])
+            reading[:, 5] = np.where(holds, np.maximum(late, 30.0), late)
+            episodes.append(replace(e, command=command, reading=reading))
+        found = report(replace(made, episodes=tuple(episodes))).findings
+        assert [(f.kind, f.episodes) for f in found] == [("empty_grasp", empty)] * bool(empty)
 
 
 def test_a_gripper_that_is_told_to_open_and_does_not() -> None:

@@ -95,6 +95,10 @@ def test_radians_are_told_only_where_it_is_certain() -> None:
     idle = np.where(np.arange(6) > 3, 0.002, 1.0)[:, None]  # of an arm that rests at 0 degrees
     for scale in (1.0, np.pi / 180, idle, rad * idle):
         assert plainly_radians(low * scale, high * scale) == []
+    for at in (0.0, 1.0, 40.0):  # an episode in which nothing moves, hid the others
+        assert plainly_radians(
+            *(np.vstack([x, np.full(6, at)]) for x in (low * rad, high * rad))
+        ) == [4, 5]
     one = np.where(np.arange(6) == 2, 0.02, 1.0)  # only one of its joints moves as little
     assert plainly_radians(low * one, high * one) == []
 
