@@ -280,6 +280,20 @@ def test_a_joint_without_a_name_that_stops_short_may_be_a_gripper(named: bool) -
     assert ("a gripper holds" in found.not_told_apart) != named
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_what_an_unnamed_gripper_holds_isnt_to_be_subtracted(named: bool) -> None:
+    """Incident: in a real SO-101's set without names every grasp was to be moved by 5 units."""
+    made = recording(read=changed(5, lambda x, _: x + 6.0))
+    if not named:
+        features = {k: {**v, "names": None} for k, v in made.info.features.items()}
+        made = replace(made, info=replace(made.info, features=features))
+    joints = tuple(replace(j, name=f"state_{j.state}", is_grip=False) for j in made.joints)
+    (found,) = report(replace(made, joints=joints)).findings
+    assert found.kind == "offset"
+    assert ("a gripper holds" in found.not_told_apart) != named
+    assert ("edit correct" in found.command) == named
+
+
 def test_play_isnt_called_a_clipped_joint() -> None:
     """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
     sent = changed(1, lambda x, _: joint_fits.play(x[:, None], np.array([2.4]))[0, :, 0])
@@ -354,6 +368,62 @@ def test_commands_in_another_unit_are_no_commands_that_never_change(per_unit: fl
     (found,) = report(plain).findings
     assert found.kind == "mixed_units"
     assert found.estimate.value == pytest.approx(per_unit, rel=0.05)
+
+
+@pytest.mark.parametrize("joint", [0, 4, 5])
+@pytest.mark.parametrize("per_unit", [180.0 / np.pi, 100.0])
+def test_one_joint_read_in_another_unit_isnt_dead(joint: int, per_unit: float) -> None:
+    """Incident: a real SO-101's gripper, read as 0 to 1, "doesn't move when told to"."""
+    made = grips()
+    for e in made.episodes:
+        e.reading[:, joint] /= per_unit
+    (found,) = report(made).findings
+    assert (found.kind, len(found.episodes)) == ("mixed_units", 10)
+    assert found.estimate is not None
+    assert 0.5 < found.estimate.value * per_unit < 1.1
+    for e in made.episodes[:7]:  # most stand, the others go as told
+        e.reading[:, joint] = 0.1
+    assert {f.kind for f in report(made).findings} == {"dead_joint"}
+
+
+PAIR = ("left_pan", "left_lift", "left_elbow", "right_pan", "right_lift", "right_elbow")
+
+
+@pytest.mark.parametrize("names", [PAIR, [n.replace("eft", "").replace("ight", "") for n in PAIR]])
+@pytest.mark.parametrize("side", ["l", "r"])
+def test_one_arm_of_a_pair_that_is_later_than_the_other(names: Sequence[str], side: str) -> None:
+    """Incident: the left arm's readings came 100 ms late, and "no joint is later" was good."""
+    of = [k for k, name in enumerate(names) if name.startswith(side)]
+    k = np.arange(240)
+
+    def behind(values: FloatArray, _episode: int) -> FloatArray:
+        out = values.copy()
+        for joint in of:
+            out[:, joint] = np.interp(k - 3, k, values[:, joint])
+        return out
+
+    clean = report(recording(names=names))
+    assert not clean.findings
+    assert "joint_delay" in clean.good
+    found = report(recording(names=names, sent=behind))
+    (late,) = found.findings
+    assert (late.kind, late.about) == ("joint_delay", ", ".join(names[j] for j in of))
+    assert late.estimate is not None
+    assert late.estimate.value == pytest.approx(100.0, abs=15.0)
+    assert "joint_delay" not in found.good
+
+
+@pytest.mark.parametrize("way", [1.0, -1.0])
+def test_exchanged_arms_are_told_joint_by_joint(way: float) -> None:
+    """Incident: left_shoulder_lift answered right_shoulder_lift, and right_elbow_flex, too."""
+    made = recording(1, names=PAIR)
+    for e in made.episodes:  # an elbow goes along with its shoulder
+        e.command[:, [2, 5]] = way * 0.9 * e.command[:, [1, 4]] + 0.1 * e.command[:, [2, 5]]
+        e.reading[:] = follower(e.command)[:, [3, 4, 5, 0, 1, 2]]
+    found = [f for f in report(made).findings if f.kind == "swapped_joints"]
+    assert {f.about for f in found} == {
+        f"{a}, {b}" for a, b in zip(PAIR[:3], PAIR[3:], strict=True)
+    }
 
 
 def test_a_joint_that_moves_without_its_command_is_named() -> None:
