@@ -100,6 +100,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         info = take.info
         tool = any(n.startswith("ee.") or n in ("x", "y", "z") for n in info.joint_names)
         arm = info.robot_type not in ("", "unknown") and not tool and not take.telemetry.arms()
+        arm &= bool(info.joint_names)  # none of rows that are no vector
         if arm and _is_silent(take):  # an arm's joints, of which nothing but the units is missing
             silent.append(take)
     if not silent:
