@@ -93,6 +93,8 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)["absolute"]
     assert answer["sentences"][0]["kind"] == "offset"
     assert set(answer["episodes"]) == {str(n) for n in range(10)}
+    assert main(["plan", str(tmp_path / "set_diagnosis")]) == 2
+    assert "no episode had an outcome" in capsys.readouterr().err
 
 
 def test_what_a_column_says_of_the_outcome_is_taken_over_by_the_commands_printed(
