@@ -142,11 +142,13 @@ def test_the_steps_of_an_encoder_tell_degrees_from_shares_of_a_range(
     way = rng.normal(0, 40, (400, 6)).cumsum(axis=0) + (low + high) / 2
     ticks = np.round(np.clip(way, low + 99, high - 99))
 
+    name = "so101_follower"
+
     def told(values: Any) -> str:
         info = replace(
             take.info,
             units="",
-            robot_type="so101_follower",
+            robot_type=name,
             joint_names=tuple(f"{j}.pos" for j in joints),
         )
         frames = replace(take.frames, state=values, action=values)
@@ -158,6 +160,11 @@ def test_the_steps_of_an_encoder_tell_degrees_from_shares_of_a_range(
     shares = (ticks - low) / (high - low) * 200 - 100
     assert told(degrees.astype(np.float32)) == "deg"
     assert told(shares.astype(np.float32)) == "m100_100"
+    name, joints = "bi_so101_follower", tuple(f"{s}_{j}" for s in ("left", "right") for j in joints)
+    for values, units in ((degrees, "deg"), (shares, "m100_100")):  # one arm moves like the other
+        both = np.concatenate([values, values[::-1]], axis=1)
+        assert told(both.astype(np.float32)) == units
+    name, joints = "so101_follower", joints[:6]
     for unclear in (
         np.round(degrees, 1),
         np.round(shares, 1),
