@@ -285,7 +285,8 @@ def plainly_radians(low: NDArray[np.float64], high: NDArray[np.float64]) -> list
     far, moved = np.maximum(-low, high), high - low
     small = (far.max(axis=1) <= HALF_TURN) & (moved.max(axis=1) >= MOVES_RAD)
     large = moved.max(axis=1) >= math.degrees(MOVES_RAD)
-    if not small.any() or not (small | large).all() or not large.any():
+    still = moved.max(axis=1) < MOVES_RAD  # in either unit: it tells neither
+    if not small.any() or not (small | large | still).all() or not large.any():
         return []
     usual = np.median(moved[large], axis=0)
     used = usual >= math.degrees(MOVES_RAD)

@@ -135,9 +135,9 @@ class DatasetInfo:
         return self.video_path.format(video_key=key, **place)
 
     def width(self, feature: str) -> int:
-        """Return the length of a vector feature, 0 where it doesn't exist."""
+        """Return the length of a vector feature, 0 where it doesn't exist or is no vector."""
         shape = self.features.get(feature, {}).get("shape") or (0,)
-        return int(shape[0])
+        return int(shape[0]) if len(shape) == 1 else 0
 
 
 @dataclass(frozen=True)

@@ -427,7 +427,9 @@ def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
         return np.asarray(column.to_numpy())
     if not len(column):
         return np.empty((0, getattr(kind, "list_size", 0)), dtype=np.float32)
-    flat = column.combine_chunks().flatten()
+    flat: Any = column.combine_chunks()
+    while pa.types.is_list(flat.type) or pa.types.is_fixed_size_list(flat.type):  # of lists, too
+        flat = flat.flatten()
     if len(flat) % len(column):
         raise UnusableInputError("A vector column has rows of unequal length. Restore it.")
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)

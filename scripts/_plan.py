@@ -106,7 +106,13 @@ def _diagnosis_file(config: PlanConfig) -> Path:
     if config.diagnosis is None:
         raise UnusableInputError("Which diagnosis? Name it with --diagnosis=diagnosis.json.")
     path = config.diagnosis
-    return path / "diagnosis.json" if path.is_dir() else path
+    file = path / "diagnosis.json" if path.is_dir() else path
+    if file != path and not file.exists() and (path / "curves.html").exists():
+        raise UnusableInputError(
+            f"{path}: no episode had an outcome, so nothing was diagnosed. Say how they went "
+            "(gaploop label, or gaploop review), then diagnose again."
+        )
+    return file
 
 
 def _ledger(config: PlanConfig) -> Path:

@@ -4,7 +4,7 @@ Found where there is no doubt; a few lines of YAML say the rest. Names are the m
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,7 @@ def find_roles(
     camera: int | None = None,
     file: Path | None = None,
     jaw: str = "",
+    judged: Collection[str] = (),
 ) -> Roles:
     """Find roles in a scene that was reset; `file` says those that are in doubt.
 
@@ -88,6 +89,7 @@ def find_roles(
         file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras (a list,
             or each with what `Mounted.of` reads).
         jaw: the joint that a scene file names as its gripper's.
+        judged: what its success is about; of several loose things that is the object.
 
     Raises:
         UnusableInputError: the file names what the model hasn't.
@@ -120,6 +122,8 @@ def find_roles(
         )
     base = model.body_rootid[model.jnt_bodyid[arm[0]]] if arm else -1
     thing, choices = _object(model, base)
+    if thing < 0 and len(about := [name for name in choices if name in judged]) == 1:
+        thing = int(model.body(about[0]).id)
     if "object" in said:
         thing = said["object"]
     elif thing < 0:
@@ -353,8 +357,8 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     if model is None or data is None:
         return None
     mujoco.mj_forward(model, data)
-    jaw = getattr(env.unwrapped, "jaw", "")
-    found = find_roles(model, data, camera_of(env, model), roles, jaw)
+    jaw, judged = getattr(env.unwrapped, "jaw", ""), getattr(env.unwrapped, "judged", ())
+    found = find_roles(model, data, camera_of(env, model), roles, jaw, judged)
     joints = (*found.arm, *found.gripper)
     by_joint = {int(model.actuator_trnid[a, 0]): a for a in motors_of(model, joints)}
     servos = position_servos(model)

@@ -41,6 +41,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     Attributes:
         draws: observations have pictures.
         jaw: the gripper's joint, "" where the file names none.
+        judged: names of what success is about.
         grip: its place among `joint_names`, -1 where the file names none.
         photo: what is behind the scene in them instead of bench and room, from the next reset on.
         wording: level of the words that the task is told in, from the next reset on.
@@ -81,6 +82,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
                 + f'. Write a <position joint="…" kp="…"/> into <actuator> of {scene.mjcf} '
                 "for each; it may name joints of the attached arm, also of a URDF."
             )
+        self.judged = {*_names_in(scene.success, "object")} or {*_names_in(scene.success)}
         self.jaw = hand = str(scene.gripper.get("joint") or "")
         require_known(kind, [hand] if hand else (), self.joint_names, f"{where}, gripper")
         if hand in pulled:  # by a tendon of joints: any of them
@@ -486,6 +488,18 @@ class Demonstration:
     succeeded: bool
 
 
+def _names_in(said: Any, role: str = "") -> Iterator[str]:
+    """Yield what a criterion names, or names in this role alone, such as `object`."""
+    if isinstance(said, Mapping):
+        for key, part in said.items():
+            yield from _names_in(part, "" if key == role else role)
+    elif isinstance(said, list):
+        for part in said:
+            yield from _names_in(part, role)
+    elif isinstance(said, str) and not role:
+        yield said
+
+
 def things_of(world: SceneWorld) -> list[str]:
     """Return the bodies and sites that the present episode's success is about, in its order."""
     model = world.model
@@ -495,16 +509,10 @@ def things_of(world: SceneWorld) -> list[str]:
         model.joint(j).name: model.body(int(model.jnt_bodyid[j])).name for j in range(model.njnt)
     }
 
-    def named(said: Any) -> Iterator[str]:
-        if isinstance(said, Mapping | list):
-            for part in said.values() if isinstance(said, Mapping) else said:
-                yield from named(part)
-        elif said in bodies | sites:
-            yield said
-        elif said in joints:
-            yield joints[said]
-
-    return [*dict.fromkeys(named(world.asked.success))] or [p.body for p in world.scene.reset]
+    found = (
+        joints.get(n, n) for n in _names_in(world.asked.success) if n in bodies | sites | {*joints}
+    )
+    return [*dict.fromkeys(found)] or [p.body for p in world.scene.reset]
 
 
 def place_of(world: SceneWorld, thing: str) -> tuple[NDArray[np.float64], float]:

@@ -255,7 +255,8 @@ class CameraTests:
             if not moving:
                 self._moved(seen)
             if len(self.report.findings) == before:
-                where = "moves with the arm" if moving else "stands still"
+                carried = "moves with the arm" if self.recording.arm else "moves"
+                where = carried if moving else "stands still"
                 good.append(f"{seen.name} ({where})")
         self._swapped()
         if self.sees_grip:
@@ -583,7 +584,7 @@ def picture_age(
         )
         sums.append((known @ known.swapaxes(1, 2), known @ change, change @ change))
     if len(sums) < FEWEST:
-        return None, "the arm moves enough in fewer than five episodes"
+        return None, "joints move enough in fewer than five episodes"
 
     def explained(chosen: Sequence[int]) -> FloatArray:
         products, answers, square = (np.sum([sums[k][n] for k in chosen], 0) for n in range(3))

@@ -209,7 +209,7 @@ class EpisodeTests:
                 "start_change", name, f"From episode {after[0]} on, {who}", after, len(whole),
                 f"gaploop review {self.root}", 0.3 * abs(moved[name].value),
                 unit=self.recording.unit or "units", worst=after[0], size=moved[name],
-                apart="another resting pose, both arms calibrated anew",
+                apart="another resting pose, leader and follower calibrated anew",
             )  # fmt: skip
 
 

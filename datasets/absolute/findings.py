@@ -237,12 +237,8 @@ class AbsoluteReport:
         if self.good:
             lines.append("Tested and good: " + "; ".join(self.good.values()) + ".")
         if gone := self.to_delete():
-            root, out = shlex.quote(str(self.root)), shlex.quote(f"{self.root}_clean")
-            lines.append(
-                "Without the episodes that teach nothing: lerobot-edit-dataset "
-                f"--repo_id=me/it --root={root} --new_repo_id=me/it_clean --new_root={out} "
-                f"--operation.type=delete_episodes --operation.episode_indices='{gone}'"
-            )
+            command = self.without(gone, len(gone) + 1)  # some are left
+            lines.append(f"Without the episodes that teach nothing: {command}")
         if self.untested:
             opened = (f"{what} ({why})" for what, why in self.untested.items())
             lines.append("Could not be tested: " + "; ".join(opened) + ".")

@@ -106,8 +106,11 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     rows = dict(zip(index[starts].tolist(), zip(starts, stops, strict=True), strict=True))
     lengths = {e: int(b - a) for e, (a, b) in rows.items()}
     if len(vectors) < 2:
-        lacks = " and ".join(n for n in (ACTION, STATE) if n not in vectors)
-        return MotionRecording(info, lengths, why_not=f"there is no {lacks}")
+        lacks = [n for n in (ACTION, STATE) if n not in vectors]
+        why = f"there is no {' and '.join(lacks)}"
+        if there := [n for n in lacks if n in info.features]:  # as a plan of many actions
+            why = f"{' and '.join(there)} isn't one vector a row"
+        return MotionRecording(info, lengths, why_not=why)
     action, state = (np.concatenate([_numbers(t, n) for t in tables]) for n in (told, STATE))
     lacks = ~np.isfinite(np.concatenate([action, state], axis=1))
     missing = {e: int(lacks[a:b].any(axis=1).sum()) for e, (a, b) in rows.items()}
@@ -268,7 +271,7 @@ def _no_positions(recording: MotionRecording) -> str:
         return "joints read encoder ticks: gaploop convert DIR --calibration=FILE makes them angles"
     names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
     if {"x", "y", "z"} <= names:
-        return "the action is a pose of the tool, not of joints"
+        return "the action is a pose, not one of joints"
     level, step, sizes = list[float](), list[float](), list[float]()
     for k in recording.arm:
         u = np.concatenate([e.command[1:, k] for e in recording.episodes])

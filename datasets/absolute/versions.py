@@ -227,7 +227,9 @@ def compare(before: SetContents, after: SetContents) -> SetComparison:
     counts = len(same), len(old), len(new)
     first, second = old or kept, new or same
     why = ""
-    if not old and not new:
+    if not before.keys and not after.keys:
+        why = "Neither has joints to compare."
+    elif not old and not new:
         why = "They hold the same episodes."
     elif min(len(first), len(second)) < FEWEST:
         why = f"Fewer than {FEWEST} episodes on one side: too few to compare."

@@ -100,6 +100,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         info = take.info
         tool = any(n.startswith("ee.") or n in ("x", "y", "z") for n in info.joint_names)
         arm = info.robot_type not in ("", "unknown") and not tool and not take.telemetry.arms()
+        arm &= bool(info.joint_names)  # none of rows that are no vector
         if arm and _is_silent(take):  # an arm's joints, of which nothing but the units is missing
             silent.append(take)
     if not silent:
@@ -121,8 +122,9 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
     if peak > CLAMP + 0.5:
         return "deg" if read <= FARTHEST_DEG else ""
     at_the_end = float(np.mean(np.abs(np.abs(state) - CLAMP).min(axis=1) < 0.01))
-    ours = model_of(info.robot_type) is not None
-    if info.robot_type in NORMALISED or (ours and at_the_end > 0.01):
+    one = info.robot_type.removeprefix("bi_")  # LeRobot's pairs of that arm
+    ours = model_of(one) is not None
+    if one in NORMALISED or (ours and at_the_end > 0.01):
         return "m100_100"
     if ours and (told := _told_by_steps(state)):
         return told

@@ -44,6 +44,40 @@ def test_noise_of_a_gripper_that_stands_is_no_motion(tmp_path: Path, scale: floa
     assert not kinds(write(tmp_path / "set", made))
 
 
+@pytest.mark.parametrize("key", ["action", STATE])
+@pytest.mark.parametrize("sized", [True, False])
+def test_plans_in_place_of_actions_are_said_to_be_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, sized: bool
+) -> None:
+    """Incident: a car's set, its rows of 30 actions each, was "damaged (ArrowNotImplementedError)".
+
+    `edit trim` and `finetune --dry_run` ended in tracebacks.
+    """
+    root = write(tmp_path / "set", [(u[:60], y[:60]) for u, y in arm()])
+    (path,) = (root / "data").rglob("*.parquet")
+    table = pq.read_table(path)
+    row = pa.list_(pa.float32(), 6) if sized else pa.list_(pa.float32())
+    many = pa.array([[x] * 3 for x in table[key].to_pylist()], pa.list_(row))
+    table = table.set_column(table.schema.get_field_index(key), key, many)
+    frames = pa.array([*range(60)] * 10)
+    pq.write_table(table.append_column("frame_index", frames), path)
+    info = read_json(root / "meta/info.json")
+    info["features"][key] |= {"shape": [3, 6], "names": None}
+    write_json(root / "meta/info.json", info)
+    assert main(["check", str(root), "--fix"]) == 0
+    said = examine(root)
+    assert said.untested["the arm"] == f"{key} isn't one vector a row"
+    assert not {f.kind for f in said.findings}
+    for outcome in ("failure", "success"):
+        which = "--episodes=[0,1,2]" if outcome == "failure" else "--episodes=[3,4]"
+        assert main(["label", str(root), which, f"--outcome={outcome}", "--author=x"]) == 0
+    seen = ["--units=degrees"] * (key == "action") + [f"--output_dir={tmp_path / 'seen'}"]
+    assert main(["diagnose", str(root), *seen]) == 0
+    assert main(["edit", "trim", str(root), f"--output_dir={tmp_path / 'trimmed'}"]) == 0
+    assert main(["check", str(root), str(root), "--history"]) == 0
+    assert "Neither has joints to compare." in capsys.readouterr().out
+
+
 def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It ended with "None of the 6 takes has an outcome", whatever there was to see."""
     root = write(tmp_path / "set", arm(17.0))
@@ -59,6 +93,8 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)["absolute"]
     assert answer["sentences"][0]["kind"] == "offset"
     assert set(answer["episodes"]) == {str(n) for n in range(10)}
+    assert main(["plan", str(tmp_path / "set_diagnosis")]) == 2
+    assert "no episode had an outcome" in capsys.readouterr().err
 
 
 def test_what_a_column_says_of_the_outcome_is_taken_over_by_the_commands_printed(

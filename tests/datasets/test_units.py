@@ -95,6 +95,10 @@ def test_radians_are_told_only_where_it_is_certain() -> None:
     idle = np.where(np.arange(6) > 3, 0.002, 1.0)[:, None]  # of an arm that rests at 0 degrees
     for scale in (1.0, np.pi / 180, idle, rad * idle):
         assert plainly_radians(low * scale, high * scale) == []
+    for at in (0.0, 1.0, 40.0):  # an episode in which nothing moves, hid the others
+        assert plainly_radians(
+            *(np.vstack([x, np.full(6, at)]) for x in (low * rad, high * rad))
+        ) == [4, 5]
     one = np.where(np.arange(6) == 2, 0.02, 1.0)  # only one of its joints moves as little
     assert plainly_radians(low * one, high * one) == []
 
@@ -138,11 +142,13 @@ def test_the_steps_of_an_encoder_tell_degrees_from_shares_of_a_range(
     way = rng.normal(0, 40, (400, 6)).cumsum(axis=0) + (low + high) / 2
     ticks = np.round(np.clip(way, low + 99, high - 99))
 
+    name = "so101_follower"
+
     def told(values: Any) -> str:
         info = replace(
             take.info,
             units="",
-            robot_type="so101_follower",
+            robot_type=name,
             joint_names=tuple(f"{j}.pos" for j in joints),
         )
         frames = replace(take.frames, state=values, action=values)
@@ -154,6 +160,11 @@ def test_the_steps_of_an_encoder_tell_degrees_from_shares_of_a_range(
     shares = (ticks - low) / (high - low) * 200 - 100
     assert told(degrees.astype(np.float32)) == "deg"
     assert told(shares.astype(np.float32)) == "m100_100"
+    name, joints = "bi_so101_follower", tuple(f"{s}_{j}" for s in ("left", "right") for j in joints)
+    for values, units in ((degrees, "deg"), (shares, "m100_100")):  # one arm moves like the other
+        both = np.concatenate([values, values[::-1]], axis=1)
+        assert told(both.astype(np.float32)) == units
+    name, joints = "so101_follower", joints[:6]
     for unclear in (
         np.round(degrees, 1),
         np.round(shares, 1),

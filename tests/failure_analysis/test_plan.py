@@ -337,6 +337,10 @@ def test_what_episodes_show_by_themselves_is_mended_before_anything_is_measured(
         ("offset", "spatial_geometry", fix)
     ]
     # A simulated arm whose model has friction went well in 12 of 12, and was to be turned by hand.
+    report.add(
+        "start_change", "lift", "From episode 1 on lift starts elsewhere", range(1, 5), 5, ""
+    )
+    assert shown_alone(report) == shown  # of a real pair it was to be mended before collecting
     assert not shown_alone(report, {"success": 5, "failure": 0})
     for others in ({"failure": 1}, {"unlabelled": 1}, {"discarded": 1}):
         assert shown_alone(report, {"success": 4, **others}) == shown

@@ -14,7 +14,7 @@ from gaploop.finetune import doctor
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
-from gaploop.sim.roles import find_roles
+from gaploop.sim.roles import find_roles, survey
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import (
     Demonstration,
@@ -232,6 +232,28 @@ def test_the_gripper_is_the_one_that_the_file_names(scene: Path) -> None:
     world = SceneWorld(load_scene(file))
     assert world.state.hands == [{world.model.body("hand").id, world.model.body("arm").id}]
     assert "gripper" not in find_roles(world.model, world.data, jaw=world.jaw).doubts
+
+
+@pytest.mark.parametrize(
+    ("success", "which"),
+    [
+        ("{all: [{near: {object: ball, to: goal, within_m: 0.08}}, {released: ball}]}", "ball"),
+        ("{any: [{lifted: {object: block, by_m: 0.1}}, {released: ball}]}", "block"),
+        ("{all: [{on: {object: block, of: ball}}]}", "block"),
+        ("{not: {still: block}}", "block"),
+        ("{all: [{lifted: {object: block, by_m: 0.1}}, {lifted: {object: ball, by_m: 0.1}}]}", ""),
+    ],
+)
+def test_the_object_is_the_one_that_success_is_about(scene: Path, success: str, which: str) -> None:
+    """Incident: of somebody's two blocks both were in doubt; the file judged one of them."""
+    block = '<body name="block" pos="0.5 0 0.03"><freejoint/><geom size="0.02"/></body>'
+    (scene.parent / "bench.xml").write_text(
+        BENCH.replace('<body name="goal"', block + '<body name="goal"')
+    )
+    line = next(line for line in SCENE.splitlines() if line.startswith("success"))
+    known = survey(SceneWorld(load_scene(said(scene, line, f"success: {success}"))))
+    assert known is not None
+    assert known.roles.words(known.model)["object"] == (which or "one of ball, block")
 
 
 FINGERS = """<site name="tip" quat="0 1 0 0"/>
