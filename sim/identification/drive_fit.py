@@ -426,7 +426,7 @@ class DriveFitter:
         return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
 
     def choose(
-        self, judge: DriveFitter, jumps_rad: Sequence[float]
+        self, judge: DriveFitter, jumps_rad: Sequence[float] = ()
     ) -> tuple[Fit, tuple[Candidate, ...]]:
         """Return the parameters that the logs speak for, and others that explain them nearly as
         well: of the two sets one is right.
@@ -439,10 +439,9 @@ class DriveFitter:
         Args:
             jumps_rad: of each joint, as `jump_rad` finds them: it begins with such dead bands.
         """
-        deaf = [
-            c for c in candidates(self.arm) if c.quantity is DEAD_BAND and jumps_rad[c.column or 0]
-        ]
-        nominal = self.at(deaf, [BEGIN * jumps_rad[c.column or 0] for c in deaf])
+        bands = [c for c in candidates(self.arm) if c.quantity is DEAD_BAND]
+        deaf = {c: by for c, by in zip(bands, jumps_rad, strict=False) if by}
+        nominal = self.at([*deaf], [BEGIN * by for by in deaf.values()])
         begun = self._begun(nominal)
         ends = [self._grown(nominal, begun[:1], judge)]
         first = ends[0]
