@@ -652,7 +652,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
     """Raise UnavailableError for what nothing in the environment could show."""
     moves, servos = on.commands, bool(known and known.servos)
     limits = np.minimum(moves.speed_limit_rad_s, moves.acceleration_limit_rad_s2)
-    if not servos and (np.any(moves.play_rad) or np.isfinite(limits).any()):
+    bands = np.add(moves.play_rad, moves.dead_band_rad)
+    if not servos and (bands.any() or np.isfinite(limits).any()):
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):
         raise UnavailableError("its observation shows no joint angles")

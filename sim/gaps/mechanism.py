@@ -417,11 +417,13 @@ class Heat:
 class CommandPath:
     """The third applier: from a goal to the servos' set point.
 
-    Dead time, then faults, then limits of speed and acceleration, then play; each is absent unless
-    asked for.
+    Dead time, then faults and dead bands, then limits of speed and acceleration, then play; each is
+    absent unless asked for.
 
     Attributes:
         latency_s: dead time [s].
+        dead_band_rad: a joint ignores goals that are no further than this from the one that it went
+            to last [rad]; as `play_rad`.
         play_rad: how far a joint turns before its servo feels it [rad]; one for all joints, or any
             shape that broadcasts with the goals'.
         speed_limit_rad_s: fastest change of a set point [rad/s]; likewise.
@@ -434,6 +436,7 @@ class CommandPath:
     def __init__(self, timestep_s: float) -> None:
         self._timestep_s = timestep_s
         self.latency_s = 0.0
+        self.dead_band_rad: float | Vector = 0.0
         self.play_rad: float | Vector = 0.0
         self.speed_limit_rad_s: float | Vector = np.inf
         self.acceleration_limit_rad_s2: float | Vector = np.inf
@@ -445,8 +448,9 @@ class CommandPath:
         """Start a take at rest at `q_rad` [rad]; `seed` draws what the faults do."""
         self._ramps = bool(np.isfinite(self.acceleration_limit_rad_s2).any())
         limited = self._ramps or bool(np.isfinite(self.speed_limit_rad_s).any())
-        has_play = bool(np.any(self.play_rad))
-        self.active = bool(self.latency_s or has_play or limited or self.faults)
+        self._ignores = bool(np.any(self.dead_band_rad))
+        moves = self._ignores or limited or bool(np.any(self.play_rad))
+        self.active = bool(self.latency_s or moves or self.faults)
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
         self._step_rad = np.zeros_like(q_rad)
@@ -463,6 +467,9 @@ class CommandPath:
             goal = self._pending.popleft()[1]
             for fault in self.faults.values():
                 fault.pass_on(t_s, goal, self._goal)
+            if self._ignores:
+                heard = np.abs(goal - self._goal) > self.dead_band_rad
+                goal = np.where(heard, goal, self._goal)
             self._goal = goal
         step_rad = self.speed_limit_rad_s * self._timestep_s
         # np.clip takes twice as long on small arrays, and this runs at every physics step.

@@ -457,6 +457,7 @@ PER_JOINT: Final = (
     Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
     Parameter("friction_nm", "N m", -0.5, 3.0),
     Parameter("backlash_rad", "rad", 0.0, 0.5),
+    Parameter("dead_band_rad", "rad", 0.0, 0.5),
     Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),
 )
 """What is said of one joint, as "joint.parameter". Friction is beyond the model's own, or less."""
@@ -516,10 +517,11 @@ class _Drives(Mechanism):
             model.dof_armature[dof] *= p["armature_factor"] * of(joint, "armature_factor")
 
         ramp = "acceleration_limit_rad_s2"
-        play, limit, ramps = (
+        play, on.commands.dead_band_rad, limit, ramps = (
             np.array([of(j, quantity) if j else nominal for j in joints])
             for quantity, nominal in (
-                ("backlash_rad", 0.0), ("speed_limit_rad_s", np.inf), (ramp, np.inf),
+                ("backlash_rad", 0.0), ("dead_band_rad", 0.0), ("speed_limit_rad_s", np.inf),
+                (ramp, np.inf),
             )
         )  # fmt: skip
         on.commands.play_rad = on.commands.play_rad + play

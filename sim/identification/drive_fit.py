@@ -37,6 +37,7 @@ from gaploop.sim.identification.open_loop import (
     OpenLoopArm,
     ServoArm,
     Setting,
+    encoder_step_rad,
 )
 
 _A: Final = "actuator_response"
@@ -102,6 +103,9 @@ QUANTITIES: Final = (
         math.log(3.0), 0.02,
     ),
 )  # fmt: skip
+DEAD_BAND: Final = Quantity("dead_band_rad", ("", ""), "linear", (0.02,), 0.01, 0.002)
+"""Of single joints only. It begins with what a joint jumps by and is looked for nearby, never
+fitted by slopes: half a milliradian more moves each further jump by more."""
 ZERO_OFFSET: Final = Quantity("", (ZERO, ""), "linear", (-0.03, 0.03), 0.01, 0.002)
 
 
@@ -167,7 +171,8 @@ def candidates(arm: DrivenArm) -> list[Candidate]:
     shared = [Candidate(*q.shared, "", None, q) for q in (LATENCY, *QUANTITIES)]
     if isinstance(arm, ServoArm):  # there friction of all joints grows with their servos' torque
         shared = [c for c in shared if c.parameter != "friction_nm"]
-    own = [Candidate(DRIVES, q.name, joint, k, q) for q in QUANTITIES for k, joint in joints]
+    every = (*QUANTITIES, DEAD_BAND)
+    own = [Candidate(DRIVES, q.name, joint, k, q) for q in every for k, joint in joints]
     return [*shared, *own]
 
 
@@ -215,6 +220,14 @@ MOST_ADDED: Final = 16
 MOST_ALIKE: Final = 10.0
 """Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
 error for seconds, which says nothing about how often it moved."""
+STANDS_S, JUMPS, COARSE = 0.025, 6, 3
+"""A joint stands that hardly moves for longer; so many jumps of about one size are of one kind."""
+BEGIN: Final = 0.98
+"""A jump is a little longer than the dead band: the goal went on."""
+LEAST_BAND_RAD, STEPS = 8.0 * ENCODER_STEP_RAD, 3.5
+"""Of a smaller dead band an arm doesn't get to stand; nor is one told of so few steps of a coarse
+encoder, by which its servo goes."""
+BANDS: Final = np.linspace(0.94, 1.06, 49)
 JOINTS_FITTED, SHARED_FITTED = 2, 3
 """Of what differs in one joint, those that look best are fitted; of what is shared these, two more
 at the beginning."""
@@ -346,6 +359,8 @@ class DriveFitter:
         slopes = np.zeros((*fit.error.shape, len(fit.chosen)))
         groups = list[dict[int | None, int]]()
         for k, candidate in enumerate(fit.chosen):
+            if candidate.quantity is DEAD_BAND:
+                continue
             place, open_ = candidate.column, (g for g in groups if None not in g)
             into = next((g for g in open_ if place is not None and place not in g), None)
             if into is None:
@@ -410,7 +425,9 @@ class DriveFitter:
         best = int(np.argmin([self.cost(error).sum() for error in tries]))
         return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
 
-    def choose(self, judge: DriveFitter) -> tuple[Fit, tuple[Candidate, ...]]:
+    def choose(
+        self, judge: DriveFitter, jumps_rad: Sequence[float] = ()
+    ) -> tuple[Fit, tuple[Candidate, ...]]:
         """Return the parameters that the logs speak for, and others that explain them nearly as
         well: of the two sets one is right.
 
@@ -418,17 +435,23 @@ class DriveFitter:
         friction is there as well. So where one parameter doesn't explain it all, the next best
         beginning is followed too, and the better end counts. What the motion of `judge`, which
         nothing is learned from here, does as well without is dropped from either.
+
+        Args:
+            jumps_rad: of each joint, as `jump_rad` finds them: it begins with such dead bands.
         """
-        nominal = self.at((), ())
+        bands = [c for c in candidates(self.arm) if c.quantity is DEAD_BAND]
+        deaf = {c: by for c, by in zip(bands, jumps_rad, strict=False) if by}
+        nominal = self.at([*deaf], [BEGIN * by for by in deaf.values()])
         begun = self._begun(nominal)
         ends = [self._grown(nominal, begun[:1], judge)]
         first = ends[0]
         most = np.maximum(ALL_BUT * self._spread(nominal.error), self._open_rad)
         one = len(first.chosen) == 1 and bool((self._spread(first.error) < most).all())
-        if 0 < len(first.chosen) <= RIVALS and not one:
-            used = begun[0].chosen[0].quantity
-            others = [f for f in begun if f.chosen[0].quantity is not used]
-            others = [f for f in others if not f.chosen[0].joint]
+        if begun and 0 < len(first.chosen) <= RIVALS and not one:
+            new = len(deaf)
+            used = begun[0].chosen[new].quantity
+            others = [f for f in begun if f.chosen[new].quantity is not used]
+            others = [f for f in others if not f.chosen[new].joint]
             ends.append(self._grown(nominal, others[:1], judge))
         alike = np.minimum.reduce([self.alike(fit.error) for fit in ends])
         best, *rest = sorted(ends, key=lambda fit: self.bic(fit, alike))
@@ -450,6 +473,7 @@ class DriveFitter:
             c
             for c in candidates(self.arm)
             if c not in best.chosen and (open_.any() if c.column is None else open_[c.column])
+            if c.quantity is not DEAD_BAND
         ]
         if not own:
             return []
@@ -551,6 +575,39 @@ class DriveFitter:
             best = again
         return best
 
+    def looked_at(self, fit: Fit) -> tuple[Fit, dict[Candidate, float]]:
+        """Return a fit with the dead bands that explain most of those about what was found, and
+        half their 90 % intervals: what the best is where other spans are drawn (bootstrap; Efron
+        1979)."""
+        halves, x = dict[Candidate, float](), fit.x.copy()
+        for k, c in enumerate(fit.chosen):
+            if c.quantity is not DEAD_BAND or c.column is None:
+                continue
+            values = fit.x[k] * BANDS
+            tries = [np.where(np.arange(len(x)) == k, value, x) for value in values]
+            errors = self.errors([merged({}, fit.chosen, at) for at in tries])
+            costs = np.array([self.cost(error)[c.column] for error in errors])
+            best = int(np.argmin(costs))
+            scale = self._spread(errors[best])[c.column]
+            far = np.stack([error[:, c.column] / scale for error in errors])
+            spans = np.zeros((int(self.block[-1]) + 1, len(values)))
+            np.add.at(spans, self.block, np.log1p(far**2 / FREEDOM).T)
+            lots = np.random.default_rng(0).multinomial(
+                len(spans), np.full(len(spans), 1 / len(spans)), 400
+            )
+            # Goals come a step at a time: bands between two of them do the same, to the bit.
+            first, last = (
+                values[:: 1 - 2 * back][np.argmin((lots @ spans)[:, :: 1 - 2 * back], axis=1)]
+                for back in (0, 1)
+            )
+            x[k] = np.mean(values[costs == costs[best]])
+            # Where a joint stood at the beginning is known to half an encoder's step.
+            off = values[1] - values[0] + 0.5 * max(ENCODER_STEP_RAD, encoder_step_rad(self.logs))
+            inside = 0 < best < len(values) - 1  # else it may lie further off
+            ends = np.quantile(first, 0.05) - off, np.quantile(last, 0.95) + off
+            halves[c] = float(max(x[k] - ends[0], ends[1] - x[k])) if inside else math.inf
+        return (self.fit(fit.chosen, x, QUICK) if halves else fit), halves
+
     def moved(self, fit: Fit) -> list[float]:
         """Return how far each parameter moves the joint that it moves most [rad], root mean
         square."""
@@ -594,6 +651,37 @@ class DriveFitter:
         bias = BIAS_RAD / np.maximum(np.sqrt(np.mean(slopes**2, 0)).max(0), 1e-12)
         half = np.hypot(student.ppf(0.5 + CONFIDENCE / 2, count - 1) * spread, bias)
         return -inverse @ score.sum(0), np.where(told, half, np.inf)
+
+
+def jump_rad(logs: Sequence[DriveLog], column: int) -> float:
+    """Return what a joint most often jumps by, from one place where it stood to the next while its
+    goal went on [rad]; 0 where it hardly does. An encoder's step takes no time, a jump does."""
+    found, step_rad = list[float](), encoder_step_rad(logs)
+    coarse = step_rad > 1.5 * ENCODER_STEP_RAD
+    still_rad = 1.5 * max(step_rad, ENCODER_STEP_RAD)
+    for log in logs:
+        q, sent = log.q_rad[:, column], log.sent()[:, column]
+        n = COARSE if coarse else 1
+        change = np.abs(q[n:] - q[:-n])
+        stands = change < still_rad + 4.0 * np.median(change)
+        ends: NDArray[np.intp] = np.flatnonzero(np.diff(np.r_[False, stands, False].astype(int)))
+        ends = ends.reshape(-1, 2)
+        lasts_s = log.t_s[ends[:, 1]] - log.t_s[ends[:, 0]]
+        ends = np.asarray(ends[lasts_s > STANDS_S])
+        places = [np.median(q[first : last + 1]) for first, last in ends]
+        jumps = np.diff(places)
+        for k in range(1, len(jumps)):  # where it turns round, play takes a part
+            (first, last), by = ends[k], jumps[k]
+            moved = sent[last] - sent[first]
+            onwards = by * jumps[k - 1] > 0.0 and by * moved > 0.0
+            if onwards and ends[k + 1, 0] - last > 1 and abs(moved) > 0.1 * abs(by):
+                found.append(abs(by))
+    least = STEPS * step_rad if coarse else LEAST_BAND_RAD
+    jumps = np.array([by for by in found if by > least])
+    alike = np.abs(jumps[:, None] - jumps) < np.maximum(0.05 * jumps, 0.5 * step_rad)
+    if not len(jumps) or (often := alike.sum(1)).max() < JUMPS:
+        return 0.0
+    return float(np.median(jumps[alike[np.argmax(often)]]))
 
 
 def moving(q_rad: FloatArray, t_s: FloatArray) -> NDArray[np.bool_]:

@@ -19,7 +19,9 @@ from gaploop.core.twin import Twin, TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.identification.contact import FULL, PROBE, fit_contact
 from gaploop.sim.identification.drive_fit import (
+    DEAD_BAND,
     LATENCY,
+    LEAST_BAND_RAD,
     LEAST_GAIN,
     NORMAL_MEDIAN,
     QUICK,
@@ -29,6 +31,7 @@ from gaploop.sim.identification.drive_fit import (
     DriveFitter,
     Fit,
     candidates,
+    jump_rad,
     merged,
     moving,
 )
@@ -115,7 +118,8 @@ def fit_drives(
         rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
         tried.append((goals, way, judge, rest, fitter))
     goals, way, judge, rest, fitter = tried[likeliest([fitter for *_, fitter in tried])]
-    found, rival = fitter.choose(DriveFitter(arm, rest, advance))
+    jumps_rad = [jump_rad(drive_logs(takes, arm, 0.0), k) for k in arm.arm_columns]
+    found, rival = fitter.choose(DriveFitter(arm, rest, advance), jumps_rad)
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
     curves = [
@@ -141,7 +145,9 @@ def fit_drives(
         curves = [replace(c, after_rad=c.before_rad) for c in curves]
     by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in shown]
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
-    final = everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
+    final, bands = everything.looked_at(
+        everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
+    )
     motion_s = sum(float(log.t_s[-1]) for log in way)
     source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
     encoders = _encoder_parameters(everything, final, way, source)
@@ -150,7 +156,7 @@ def fit_drives(
         noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
     if noise and not encoders[0].differs:
         encoders = [encoders[0], *noise]  # instead of white noise of all joints
-    parameters = [*_drive_parameters(everything, final, source), *encoders]
+    parameters = [*_drive_parameters(everything, final, bands, source), *encoders]
     close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders if p.unit == "rad"))
     # One joint that its model doesn't follow hides in the mean over all of them.
     odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint[:, 2])))
@@ -234,8 +240,11 @@ def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[D
     return [*pieces[:-1], replace(last, t_s=last.t_s[rows], q_rad=last.q_rad[rows])], [last]
 
 
-def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:
-    """Return each quantity of all joints and of each, and the zeros."""
+def _drive_parameters(
+    fitter: DriveFitter, fit: Fit, bands: Mapping[Candidate, float], source: str
+) -> list[TwinParameter]:
+    """Return each quantity of all joints and of each, and the zeros; `bands` has half the intervals
+    of dead bands."""
     log = fitter.logs[0]  # when goals were sent between frames is known to half a frame
     unknown_s = float(np.median(np.diff(log.goal_t_s))) / 2 if log.from_frames else 0.0
     zeros = [Candidate(ZERO, key, "", None, ZERO_OFFSET) for key in fitter.arm.zero_keys]
@@ -250,6 +259,7 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
             may_differ.append(c.quantity.useful)
     _, half = fitter.intervals(fit.error, together, may_differ)
     widths |= {c: float(h) for c, h in zip(fit.chosen, half, strict=False)}
+    widths |= bands
     rows = []
     for c in (*candidates(fitter.arm), *zeros):
         low_limit, high_limit = c.bounds
@@ -268,6 +278,8 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
         elif excited:
             middle = min(max(at + steps[c], low_limit), high_limit)
             low, high = min(middle - wide, at), max(middle + wide, at)
+            if c.quantity is DEAD_BAND:
+                high = max(high, LEAST_BAND_RAD)
             interval = c.span(max(low, low_limit), min(high, high_limit))
         rows.append(
             TwinParameter(

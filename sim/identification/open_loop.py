@@ -294,10 +294,12 @@ def encoder_step_rad(logs: Sequence[DriveLog]) -> float:
     """Return the steps that readings come in [rad], or 0 where they don't come in any."""
     read = np.concatenate([log.q_rad[:, log.columns] for log in logs])
     columns = [np.unique(np.round(column, 6)) for column in read.T]
-    apart = [np.diff(values).min() for values in columns if len(values) > 3]
+    # Steps that are no whole steps of the encoder below them are one of these more or less.
+    most = max(map(len, columns))
+    apart = [np.diff(values) for values in columns if len(values) > max(3, most // 2)]
     if not apart:
         return 0.0
-    step = float(np.median(apart))
+    step = float(np.median([by[by < 1.5 * by.min()].mean() for by in apart]))
     for _ in range(10):  # all readings are whole steps, so that their mean over these tells it
         counts = [np.round(values / step) for values in columns]
         both = np.concatenate(counts) @ np.concatenate(columns)
@@ -474,9 +476,11 @@ class OpenLoopArm:
             for path, of_path in zip(paths, goals, strict=True):
                 step_rad = np.broadcast_to(path.speed_limit_rad_s, shape) * TIMESTEP_S
                 half_rad = 0.5 * np.broadcast_to(path.play_rad, shape)
+                deaf_rad = np.broadcast_to(path.dead_band_rad, shape)
                 ramp = np.broadcast_to(path.acceleration_limit_rad_s2, shape) * TIMESTEP_S**2
-                limits = (log.q_rad[0], step_rad, ramp, half_rad)
-                for j in np.flatnonzero(np.isfinite(np.minimum(step_rad, ramp)) | (half_rad > 0.0)):
+                limits = (log.q_rad[0], step_rad, ramp, half_rad, deaf_rad)
+                differs = np.isfinite(np.minimum(step_rad, ramp)) | (half_rad + deaf_rad > 0.0)
+                for j in np.flatnonzero(differs):
                     of_path[:, j] = _followed(
                         of_path[:, j].tolist(), *(float(a[j]) for a in limits)
                     )
@@ -484,12 +488,16 @@ class OpenLoopArm:
         return found
 
 
-def _followed(goals: list[float], at: float, most: float, ramp: float, half: float) -> list[float]:
-    """Return one joint's set points [rad] behind limits of a step and its change, and half play."""
-    slewed, out, step = at, at, 0.0
+def _followed(
+    goals: list[float], at: float, most: float, ramp: float, half: float, deaf: float
+) -> list[float]:
+    """Return one joint's set points [rad] behind a dead band, limits of a step and its change, and
+    half play."""
+    slewed, out, heard, step = at, at, at, 0.0
     found = []
     for goal in goals:
-        change = goal - slewed
+        heard = goal if abs(goal - heard) > deaf else heard
+        change = heard - slewed
         top = most
         if ramp < math.inf:
             top = min(most, math.sqrt(2.0 * ramp * max(abs(change), 1e-12)))

@@ -104,6 +104,9 @@ _FOLLOWERS: Final = {"Max_Torque_Limit": 500, "Protection_Current": 250, "Overlo
 _TOO_WEAK: Final = {"Max_Torque_Limit": 300, "Torque_Limit": 300, "Overload_Torque": 25}
 """A Feetech servo that may not use more doesn't carry an arm: shares of its torque [0.1 %, 0.1 %,
 %]. The last is what a gripper keeps, which gives up where it pushes with more for 2 s."""
+_DEAD_ZONES: Final = ("CW_Dead_Zone", "CCW_Dead_Zone")
+_DEAD_TICKS: Final = 6
+"""Half a degree, 3 mm at the end of an arm's reach; servos leave the factory with 1."""
 DOUBTS: Final = 5
 """How often a servo is asked again whose answer was garbled: two that share an id garble nearly
 all of them, a bad cable some."""
@@ -423,14 +426,20 @@ def _state(
         yield result(Level.WARN, found, "Use a 12 V supply with enough amperes.", {"ids": weak})
     carry = [i for i in sorted(vitals) if i in shape and shape[i][0] in SIX_JOINTS[:-1]]
     for i in carry if bus.protocol is Protocol.FEETECH else ():
-        read = {name: bus.read(i, reg.FEETECH[name]) for name in _TOO_WEAK}
-        low = {n: int.from_bytes(raw, "little") for n, raw in read.items() if raw}
-        low = {name: value for name, value in low.items() if value <= _TOO_WEAK[name]}
+        read = {name: bus.read(i, reg.FEETECH[name]) for name in (*_TOO_WEAK, *_DEAD_ZONES)}
+        held = {n: int.from_bytes(raw, "little") for n, raw in read.items() if raw}
+        low = {n: value for n, value in held.items() if value <= _TOO_WEAK.get(n, -1)}
         if low:
             found = ", ".join(f"{name} {value}" for name, value in low.items())
             found = f"{named([i])} may not use its torque ({found}): it won't carry the arm"
             fix = "Torque_Limit comes back with a power cycle; others: Feetech's FD program."
             yield result(Level.WARN, found, fix, {"id": i, **low})
+        deaf = {n: held[n] for n in _DEAD_ZONES if held.get(n, 0) > _DEAD_TICKS}
+        if deaf:
+            zone = ", ".join(f"{name} {value}" for name, value in deaf.items())
+            found = f"{named([i])} ignores goals that are less than {max(deaf.values())} steps of "
+            fix = "Set both to 1: Feetech's FD program."
+            yield result(Level.WARN, f"{found}0.088° away ({zone})", fix, {"id": i, **deaf})
 
 
 def _speed(bus: _Bus, ids: Sequence[int], port: str) -> CheckResult:

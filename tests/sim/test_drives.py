@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import CommandPath, Values
+from gaploop.sim.identification.drive_fit import jump_rad
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
 from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
@@ -42,13 +43,27 @@ def goal(t_s: float, seed: int, joint: int | None = None) -> FloatArray:
     return np.asarray(moved)
 
 
-def motion_take(parameters: Mapping[str, Values], seed: int, joint: int | None = None) -> Take:
+def ramps(t_s: float, seed: int, _joint: int | None = None) -> FloatArray:
+    """Joints to and fro, each at an even speed of its own, two or three at a time."""
+    swing = 0.2 * np.array([1, -1, 1, -1, 1, 0]) * (np.arange(6) % 2 == seed % 2)
+    speed = np.array([0.15, 0.2, 0.17, 0.22, 0.19, 0.0])
+    turn = np.abs((speed * t_s / 0.2 + 3.0) % 4.0 - 2.0) - 1.0
+    return np.asarray(HOME + swing * turn)
+
+
+def motion_take(
+    parameters: Mapping[str, Values],
+    seed: int,
+    joint: int | None = None,
+    goal: Callable[[float, int, int | None], FloatArray] = goal,
+    seconds: float = SECONDS,
+) -> Take:
     """Drive a cell with these parameters and return what its telemetry says."""
     rows = []
     with SimCell(parameters=parameters, image_size=32) as cell:
         cell.reset(seed)
         cell.model.opt.disableflags |= 1 << 4  # no contacts: the law is about drives
-        for k in range(round(SECONDS * 100)):
+        for k in range(round(seconds * 100)):
             sent = goal(cell.now_s, seed, joint)
             rows.append((k * 0.01, sent, cell.read().position_rad))
             cell.command(sent)
@@ -117,6 +132,51 @@ def test_backlash_is_found() -> None:
     assert high - low < 0.005
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {},
+        pytest.param({"actuator_response.latency": {"latency_s": 0.09}}, marks=pytest.mark.slow),
+        pytest.param(
+            {"actuator_response.backlash": {"backlash_rad": 0.03}}, marks=pytest.mark.slow
+        ),
+        pytest.param({"sensor_noise.coarse_encoder": {"step_rad": 0.006}}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_dead_band_of_a_joint_is_found_whatever_is_beside(beside: dict[str, Values]) -> None:
+    """It stands while its goal moves and jumps after it, which looked like backlash of that joint
+    or was told by nothing."""
+    joints = {"shoulder_lift": 0.031, "wrist_roll": 0.052}
+    deaf = {f"{joint}.dead_band_rad": rad for joint, rad in joints.items()}
+    station = {"actuator_response.drives": deaf, **beside}
+    seeds = range(4 if beside else 2)
+    rows = fit_drives([motion_take(station, k, None, ramps, 8.0) for k in seeds], SO101).parameters
+    found = {p.joint: p for p in rows if p.name.endswith("dead_band_rad") and p.differs}
+    assert set(found) == set(joints)
+    assert all(p.interval[0] <= joints[joint] <= p.interval[1] for joint, p in found.items())
+    assert all(p.interval[1] - p.interval[0] < 0.5 * p.estimate for p in found.values())
+
+
+@pytest.mark.members(2)
+@pytest.mark.parametrize(
+    "station",
+    [
+        {},
+        {"actuator_response.backlash": {"backlash_rad": 0.06}},
+        {"sensor_noise.coarse_encoder": {"step_rad": 0.03}},
+        {"actuator_response.weak": {"gain_factor": 0.05, "friction_nm": 0.3}},
+        {"actuator_response.slow": {"speed_limit_rad_s": 0.1}},
+        {"sensor_noise.stale_reads": {"stale_fraction": 0.5, "burst_s": 0.3}},
+        {"sensor_noise.encoder_drift": {"drift_rad": 0.02, "noise_rad": 0.004}},
+    ],
+)
+def test_what_lags_or_reads_in_steps_has_no_dead_band(station: dict[str, Values]) -> None:
+    """Backlash, friction, slow joints, coarse encoders and a bus that goes down stand, too."""
+    takes = [motion_take(station, seed, None, ramps, 8.0) for seed in range(2)]
+    logs = drive_logs(takes, SO101, 0.0)
+    assert not any(jump_rad(logs, column) for column in range(5))
+
+
 def test_the_joint_of_a_weak_servo_is_named_and_the_twin_follows_it() -> None:
     """And what was found, put into a cell, moves as the station does."""
     weak = {"actuator_response.drives": {"elbow_flex.gain_factor": 0.05}}
@@ -152,9 +212,16 @@ def test_columns_of_a_plain_lerobot_dataset_do() -> None:
     assert drives.fit["goals"].startswith("frames")
 
 
-def test_steps_and_noise_of_encoders_are_measured() -> None:
-    logs = drive_logs([motion_take({"sensor_noise.coarse_encoder": {"step_rad": 0.04}}, 0)], SO101)
-    assert encoder_step_rad(logs) == pytest.approx(0.04, rel=0.02)
+@pytest.mark.members(2)
+@pytest.mark.parametrize("step_rad", [0.04, 0.0299, 0.0215, 0.0103])
+def test_steps_of_an_encoder_are_measured_whatever_its_servo_rounds_to(step_rad: float) -> None:
+    """Steps of 19.5 of the servo's own weren't seen: counted by the least of them, they ran off."""
+    coarse = {"sensor_noise.coarse_encoder": {"step_rad": step_rad}}
+    logs = drive_logs([motion_take(coarse, 0)], SO101)
+    assert encoder_step_rad(logs) == pytest.approx(step_rad, rel=0.02)
+
+
+def test_noise_of_encoders_is_measured() -> None:
     noise = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
     _, differs = found_in(noise)
     assert differs["encoder_drift.noise_rad"].estimate == pytest.approx(0.006, rel=0.15)
@@ -201,6 +268,7 @@ def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -
             "actuator_response.latency": {"latency_s": 0.02},
             "actuator_response.drives": {
                 "elbow_flex.backlash_rad": 0.03, "wrist_roll.speed_limit_rad_s": 0.3,
+                "shoulder_pan.dead_band_rad": 0.04,
                 "shoulder_lift.torque_factor": 0.3, "wrist_flex.acceleration_limit_rad_s2": 2.0,
             },
         },

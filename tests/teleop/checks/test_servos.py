@@ -84,6 +84,11 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
             Level.WARN,
             "servo 3 (elbow_flex) may not use its torque (Max_Torque_Limit 100",
         ),
+        (
+            so101().with_servo("wrist_flex", settings={"CCW_Dead_Zone": 20}),
+            Level.WARN,
+            "servo 4 (wrist_flex) ignores goals that are less than 20 steps of 0.088° away (CCW_D",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_bus_has_a_fix(plan: ArmPlan, level: Level, says: str) -> None:
