@@ -294,6 +294,17 @@ def test_what_an_unnamed_gripper_holds_isnt_to_be_subtracted(named: bool) -> Non
     assert ("edit correct" in found.command) == named
 
 
+@pytest.mark.parametrize(("growing", "kind"), [(True, "drift"), (False, "zero_change")])
+def test_play_hides_no_drift(growing: bool, kind: str) -> None:
+    """Incident: 6 degrees over a real pair's hundred episodes, and "joints stay there" was good."""
+    sent = changed(1, lambda x, _: joint_fits.play(x[:, None], np.array([3.0]))[0, :, 0])
+    off = [0.6 * n if growing else 5.0 * (n >= 5) for n in range(10)]
+    assert {f.kind for f in report(recording(2, sent=sent)).findings} == {"dead_band"}
+    found = report(recording(2, sent=sent, read=changed(1, lambda x, n: x + off[n])))
+    assert {(f.kind, f.about) for f in found.findings} == {("dead_band", "lift"), (kind, "lift")}
+    assert "offset" not in found.good
+
+
 def test_play_isnt_called_a_clipped_joint() -> None:
     """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
     sent = changed(1, lambda x, _: joint_fits.play(x[:, None], np.array([2.4]))[0, :, 0])
