@@ -643,6 +643,7 @@ class ArmTests:
                     "Turn the joint by hand: what clicks is play (tighten horn and gears), "
                     "what drags is friction (raise the servo's P).",
                     size=width, apart="play before the encoder, friction of a weak drive",
+                    to_mend=False,
                 )  # fmt: skip
                 self.done.add(k)
                 self.played.add(k)
@@ -718,7 +719,9 @@ class ArmTests:
             if self.unnamed and k + 1 in (len(self.names), len(self.names) // 2):
                 apart += ", something that a gripper holds"
                 fix = f"Name the joints in {self.root}/meta/info.json, then check again."
-            self._say("offset", k, f"{text}, by", shown, fix, size=size, apart=apart)
+            self._say(
+                "offset", k, f"{text}, by", shown, fix, size=size, apart=apart, to_mend=steady
+            )
 
     def _moves_off(self, k: int) -> bool:
         """Say whether a rest offset changes over the episodes, and tell so."""

@@ -83,8 +83,9 @@ class AbsoluteFinding:
         not_told_apart: what else would look the same.
         command: what fixes it or measures it better.
         cost_deg: what it costs to ignore, as an error of the arm; ranks the sentences [deg].
-        to_mend: whether something has to be mended; not where a twin has it, whose remedies are
-            weighed against its cost.
+        to_mend: whether something has to be mended before anything else. Not where a twin has it,
+            whose remedies are weighed against its cost; nor what arms of small servos do all along,
+            such as giving way to weight and friction, which their policies have learned.
     """
 
     kind: str
@@ -187,6 +188,7 @@ class AbsoluteReport:
         size: Estimate | None = None,
         apart: str = "",
         worst: int | None = None,
+        to_mend: bool = True,
     ) -> None:
         """Add a finding; see `AbsoluteFinding`.
 
@@ -205,7 +207,18 @@ class AbsoluteReport:
         episodes = tuple(sorted(found))
         self.findings.append(
             AbsoluteFinding(
-                kind, about, sentence, size, unit, episodes, of, worst, apart, command, cost_deg
+                kind,
+                about,
+                sentence,
+                size,
+                unit,
+                episodes,
+                of,
+                worst,
+                apart,
+                command,
+                cost_deg,
+                to_mend,
             )
         )
 

@@ -188,8 +188,18 @@ def test_a_fault_is_named_with_its_joint_and_size(
     assert len(first.sentence.split()) <= 30
     assert first.command
     assert kind not in found.good
+    assert first.to_mend == (kind != "dead_band")
     beside = {f.kind for f in found.findings if joint is None or NAMES[joint] not in f.about}
     assert beside <= {kind}
+
+
+def test_weight_and_friction_of_small_servos_stop_no_collecting() -> None:
+    """Of three real sets each plan was to wait for a shoulder to be "mended" of 3.3 units."""
+    for joint in (1, 2, 3):
+        sag = changed(joint, lambda x, _: x + 4.0 + 2.0 * np.sin(np.radians(2.0 * x)))
+        (found,) = report(recording(3, sent=sag)).findings
+        assert (found.kind, found.to_mend) == ("offset", False)
+        assert "from pose to pose" in found.sentence
 
 
 @pytest.mark.parametrize("constant", [False, True])
