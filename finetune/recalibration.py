@@ -46,9 +46,9 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     """Write OUT/policy: a copy of a policy that allows for what a twin says of the station.
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
-    and commands, exposure and colour cast out of the overhead camera's pictures; of a delayed arm
-    it is told where the joints will be once its commands arrive, of a late camera where they were,
-    and of noisy readings what `collect.policy_leader.JointFilter` makes of them.
+    and commands, exposure, colour cast and flicker out of the overhead camera's pictures; of a
+    delayed arm it is told where the joints will be once its commands arrive, of a late camera where
+    they were, and of noisy readings what `collect.policy_leader.JointFilter` makes of them.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:

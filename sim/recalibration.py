@@ -85,7 +85,7 @@ class Recalibration:
 
 
 class ColourCorrection:
-    """Takes exposure and colour cast out of pictures.
+    """Takes exposure and colour cast out of pictures, and the bands that are told with one.
 
     A level that was cut off lay somewhere above what it says: half way to the top is taken. Where
     that changes the hue of object or target, they get their own back. `light` is `LIGHT` to their

@@ -133,12 +133,12 @@ class FlickerFilter:
         sure = gains.min(axis=1, keepdims=True) ** 2
         sure /= sure + NOISE_SHARE**2
         dim = (1.0 - sure) * self._bright / self._weight
-        return np.asarray(picture * (sure / np.maximum(gains, 1e-3))[:, None] + dim[:, None])
+        return np.asarray(picture * (sure / gains)[:, None] + dim[:, None])
 
     def _gains(self, height: int, wave: complex) -> FloatArray:
         """Return what a wave in the middle of the picture brightens each row by, (height, 3)."""
         waves = wave * _wave(height, self._bands)[:, None] * np.exp(1j * self._lag_rad)
-        return np.asarray(1.0 + waves.real)
+        return np.asarray(np.maximum(1.0 + waves.real, 1e-3))
 
     def _rough(self, levels: FloatArray, cut_off: FloatArray, wave: complex) -> float:
         """Return how far rows lie off light that falls off smoothly, under these bands."""

@@ -95,6 +95,16 @@ def test_a_lamp_that_is_known_is_taken_out_of_each_picture_as_it_comes(seed: int
     assert max(far) < 0.5 * np.mean(was)
 
 
+@pytest.mark.parametrize("level", [0.0, 100.0, 255.0])
+@pytest.mark.parametrize("depth", [0.05, 1.0])
+def test_whatever_a_picture_shows_something_comes_of_it(level: float, depth: float) -> None:
+    bands = FlickerFilter({"depth": depth, "bands": 1.5})
+    for _ in range(3):
+        shown = bands(np.full((48, 32, 3), level), np.full(3, CUT_OFF))
+        assert np.isfinite(shown).all()
+        assert shown.min() >= 0.0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_by_daylight_the_bands_of_a_known_lamp_are_not_divided_by(seed: int) -> None:
     rng = np.random.default_rng(seed)
