@@ -410,7 +410,9 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
                     "speed_m_s, raise fps, or grip deeper or harder"
                 )
             if point.get("gripper") == "closed":
-                gripped = dict.fromkeys(touched, number)
+                # Jaws that met, short of where they were sent, lie on a thing, not about it.
+                met = drives.off_m[-1] > APART_M and _jaws_met(world)
+                gripped = {} if met else dict.fromkeys(touched, number)
                 if not gripped and (beside := _beside(world, loose, drives.off_m[-1])):
                     found[f"empty {number}"] = f"waypoint {number} grips nothing: {beside}"
         world.step(action)
@@ -424,6 +426,14 @@ def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:
         number = drives.off_m.index(off_m) + 1
         why[f"off {number}"] = f"the tool stays {1e3 * off_m:.0f} mm off waypoint {number}"
     return found | late | why | {"end": _lacks(world)}
+
+
+def _jaws_met(world: SceneWorld) -> bool:
+    """Say whether the gripper is as closed as it is ever told to be."""
+    closed, opened = world.scene.gripper["closed"], world.scene.gripper.get("open")
+    if opened in (None, closed):
+        return False
+    return bool((world.angles()[world.grip] - opened) / (closed - opened) > 0.97)
 
 
 def _beside(world: SceneWorld, bodies: Sequence[str], off_m: float) -> str:

@@ -354,6 +354,27 @@ demonstrator:
 """
 
 
+def with_gripper(bench: str) -> str:
+    bench = bench.replace('kp="200"', 'kp="2000"').replace('damping="5"', 'damping="50"')
+    bench = bench.replace('<site name="tip" quat="0 1 0 0"/>', GRIPPER)
+    bench = bench.replace("<option", '<option cone="elliptic" impratio="10"')
+    drives = '<position joint="l" kp="200"/></actuator>'
+    tied = '<equality><joint joint1="l" joint2="r"/></equality>'
+    return bench.replace("</actuator>", drives + tied)
+
+
+def test_jaws_that_met_above_a_thing_grip_nothing(
+    scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block under closed jaws was "gripped at waypoint 3", and "lost on the way to 4"."""
+    wide = with_gripper(BENCH).replace('size="0.03" mass="0.05"', 'type="box" size=".08 .08 .03"')
+    strong = wide.replace('joint="l" kp="200"', 'joint="l" kp="20000"')
+    (scene.parent / "bench.xml").write_text(strong)
+    scene.write_text(PICK)
+    words = r"waypoint 3 grips nothing: ball is \d\d mm from the tool, which is \d\d mm off it"
+    assert re.search(words, said_by_doctor(scene, monkeypatch))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -371,12 +392,7 @@ def test_doctor_says_at_which_waypoint_what_is_gripped_is_missed_or_lost(
     scene: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, words: str
 ) -> None:
     """A Panda at 12 frames a second threw what it holds at 25: it was "0 of 20", and not where."""
-    bench = BENCH.replace('kp="200"', 'kp="2000"').replace('damping="5"', 'damping="50"')
-    bench = bench.replace('<site name="tip" quat="0 1 0 0"/>', GRIPPER)
-    bench = bench.replace("<option", '<option cone="elliptic" impratio="10"')
-    drives = '<position joint="l" kp="200"/></actuator>'
-    tied = '<equality><joint joint1="l" joint2="r"/></equality>'
-    (scene.parent / "bench.xml").write_text(bench.replace("</actuator>", drives + tied))
+    (scene.parent / "bench.xml").write_text(with_gripper(BENCH))
     scene.write_text(PICK.replace(old, new))
     told = said_by_doctor(scene, monkeypatch)
     assert re.match("In 2 of 2 failures, such as scene 0, " + words, told) if words else told == ""
