@@ -361,7 +361,9 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     modes_p = _modes_p(station.modes, twin_modes)
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
     causes = [*(m.partition(".")[0] for m in mechanisms), POLICY, UNMEASURED]
-    leads, shown, shares = _leading(causes, brought, modes_p)
+    # What fails more often than the station, beyond chance, isn't what was there.
+    worse_p = rate_p if station.rate_known and failing.value < full.mean() else None
+    leads, shown, shares = _leading(causes, brought, (modes_p, worse_p))
     exact = len(mechanisms) <= EXACT
     how = (
         f"exact Shapley values over {len(done)} cells" if exact
@@ -430,15 +432,16 @@ def _modes_p(station: Sequence[str], twin: Sequence[str]) -> float | None:
 
 
 def _leading(
-    causes: Sequence[str], brought: FloatArray, modes_p: float | None
+    causes: Sequence[str], brought: FloatArray, alike_p: Sequence[float | None]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return how likely each cause brings most failures, a fair share of them, and what share.
 
     Args:
         causes: of the columns.
         brought: draws of the points that each costs, shape (DRAWS, len(causes)).
-        modes_p: of the twin failing in the station's ways; where that is unlikely, what was not
-            measured is the likelier the smaller it is (Sellke, Bayarri and Berger 2001).
+        alike_p: of the twin failing in the station's ways, and no more often; where one is
+            unlikely, what was not measured is the likelier the smaller it is (Sellke, Bayarri and
+            Berger 2001).
     """
     names = list(dict.fromkeys(causes))
     by_cause = np.stack(
@@ -448,10 +451,10 @@ def _leading(
     by_cause[total <= 0, names.index(UNMEASURED)] = 1.0
     shares = by_cause / by_cause.sum(axis=1, keepdims=True)
     first = Counter(np.argmax(shares, axis=1).tolist())
-    missed = 0.0
-    if modes_p is not None and modes_p < math.exp(-1):
-        odds = REPRODUCES / (1.0 - REPRODUCES) * -math.e * modes_p * math.log(modes_p)
-        missed = 1.0 / (1.0 + odds)
+    missed, unlike = 0.0, [p for p in alike_p if p is not None and p < math.exp(-1)]
+    if unlike:
+        bounds = math.prod(-math.e * p * math.log(p) for p in unlike)
+        missed = 1.0 / (1.0 + REPRODUCES / (1.0 - REPRODUCES) * bounds)
     leads = {name: (1.0 - missed) * first[k] / DRAWS for k, name in enumerate(names)}
     shown = {
         name: (1.0 - missed) * float((shares[:, k] >= LEAST_SHARE).mean())
