@@ -211,10 +211,6 @@ def deployment(report: AbsoluteReport, found: Diagnosis) -> list[dict[str, Any]]
     return made
 
 
-LOOKED_AT: Final = (*MISTAKES, "start_change")
-"""What is told elsewhere, or only looked at: where an arm starts may have changed on purpose."""
-
-
 def shown_alone(
     report: AbsoluteReport, outcomes: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
@@ -228,7 +224,7 @@ def shown_alone(
     return [
         {"kind": f.kind, "belongs_to": BELONGS[f.kind], "what": f.line(), "fix": f.command}
         for f in report.findings
-        if f.to_mend and f.kind not in LOOKED_AT and 2 * len(f.episodes) >= f.of
+        if f.to_mend and f.kind not in MISTAKES and 2 * len(f.episodes) >= f.of
     ]
 
 

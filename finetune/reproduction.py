@@ -362,7 +362,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
     causes = [*(m.partition(".")[0] for m in mechanisms), POLICY, UNMEASURED]
     # What fails more often than the station, beyond chance, isn't what was there.
-    worse_p = rate_p if station.rate_known and failing.value < full.mean() else None
+    worse_p = rate_p if failing.value < full.mean() else None
     leads, shown, shares = _leading(causes, brought, (modes_p, worse_p))
     exact = len(mechanisms) <= EXACT
     how = (

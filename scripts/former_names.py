@@ -71,7 +71,7 @@ _DRIVES: Final = {
     ),
     "play_sounds": "leave it out, nothing is spoken",
 }
-_ENCODES: Final = "leave it out, a process of its own makes h264 videos of all pictures"
+_ENCODES: Final = "leave it out, a process of its own encodes all pictures"
 _RECORDS: Final = {
     **_DRIVES,
     **{
@@ -97,8 +97,8 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
         "device": "--policy.device",
         "resume": "leave it out, the same command adds to its journal",
         "strategy": "--take_over; each attempt is recorded",
-        "inference": "--policy.format, --policy.threads",
-        "return_to_initial_position": "--reset",
+        "inference": "leave it out, the next plan is made while the arm moves",
+        "return_to_initial_position": "leave it out, the arm is lowered at the end",
         **dict.fromkeys(
             ("use_torch_compile", "torch_compile_backend", "torch_compile_mode",
              "compile_warmup_inferences"),
@@ -110,7 +110,7 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
     "finetune": {
         "dataset.root": "--real='[FOLDER]'",
         "dataset.repo_id": "--real='[OWNER/NAME]'",
-        "dataset.episodes": "--where, --select",
+        "dataset.episodes": "--where='episode=0,3'",
         "dataset.eval_split": "--held_out",
         "policy.device": "--device",
         "policy.pretrained_path": "--policy.path",
@@ -131,7 +131,9 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "evaluate": {
         "eval.n_episodes": "--n",
-        "eval": "--workers",
+        "eval.batch_size": "--workers",
+        "eval.use_async_envs": "--workers",
+        "eval": "gaploop rollout, which records",
         "job_name": "--output_dir",
         "rename_map": "name the cameras as the policy does, in --env.cameras",
         "policy": "--policy.path, --policy.device, --policy.format",

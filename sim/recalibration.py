@@ -110,11 +110,11 @@ class ColourCorrection:
 
     def __call__(self, view: Image, bands: FlickerFilter | None = None) -> Image:
         """Return a picture, shape (H, W, 3), as it is in nominal light, without a lamp's bands."""
-        clear = cv2.LUT(view, self._levels[None])
-        if bands is not None:  # light that these darken may be brighter than a level can say
-            steady = bands(cv2.LUT(view, self._open[None]), self._open[int(CUT_OFF)])
-            clear = np.clip(steady + 0.5, 0, 255).astype(np.uint8)
-        return recoloured(np.asarray(clear), self._scene)
+        if bands is None:
+            return recoloured(np.asarray(cv2.LUT(view, self._levels[None])), self._scene)
+        # Light that bands darken may be brighter than a level can say.
+        steady = bands(cv2.LUT(view, self._open[None]), self._open[int(CUT_OFF)])
+        return recoloured(np.clip(steady + 0.5, 0, 255).astype(np.uint8), self._scene)
 
 
 def _moved(

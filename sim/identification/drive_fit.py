@@ -221,7 +221,8 @@ MOST_ALIKE: Final = 10.0
 """Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
 error for seconds, which says nothing about how often it moved."""
 STANDS_S, JUMPS, COARSE = 0.025, 6, 3
-"""A joint stands that hardly moves for longer; so many jumps of about one size are of one kind."""
+"""A joint stands that hardly moves for longer; so many jumps of about one size, and a third of all,
+are of one kind."""
 BEGIN: Final = 0.98
 """A jump is a little longer than the dead band: the goal went on."""
 LEAST_BAND_RAD, STEPS = 8.0 * ENCODER_STEP_RAD, 3.5
@@ -575,7 +576,7 @@ class DriveFitter:
             best = again
         return best
 
-    def looked_at(self, fit: Fit) -> tuple[Fit, dict[Candidate, float]]:
+    def with_dead_bands(self, fit: Fit) -> tuple[Fit, dict[Candidate, float]]:
         """Return a fit with the dead bands that explain most of those about what was found, and
         half their 90 % intervals: what the best is where other spans are drawn (bootstrap; Efron
         1979)."""
@@ -679,8 +680,8 @@ def jump_rad(logs: Sequence[DriveLog], column: int) -> float:
     least = STEPS * step_rad if coarse else LEAST_BAND_RAD
     jumps = np.array([by for by in found if by > least])
     alike = np.abs(jumps[:, None] - jumps) < np.maximum(0.05 * jumps, 0.5 * step_rad)
-    if not len(jumps) or (often := alike.sum(1)).max() < JUMPS:
-        return 0.0
+    if not len(jumps) or (often := alike.sum(1)).max() < max(JUMPS, len(jumps) / 3):
+        return 0.0  # a person's motions are of any size
     return float(np.median(jumps[alike[np.argmax(often)]]))
 
 

@@ -118,7 +118,8 @@ def fit_drives(
         rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
         tried.append((goals, way, judge, rest, fitter))
     goals, way, judge, rest, fitter = tried[likeliest([fitter for *_, fitter in tried])]
-    jumps_rad = [jump_rad(drive_logs(takes, arm, 0.0), k) for k in arm.arm_columns]
+    whole = drive_logs(takes, arm, 0.0)
+    jumps_rad = [jump_rad(whole, k) for k in arm.arm_columns]
     found, rival = fitter.choose(DriveFitter(arm, rest, advance), jumps_rad)
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
@@ -145,7 +146,7 @@ def fit_drives(
         curves = [replace(c, after_rad=c.before_rad) for c in curves]
     by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in shown]
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
-    final, bands = everything.looked_at(
+    final, bands = everything.with_dead_bands(
         everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
     )
     motion_s = sum(float(log.t_s[-1]) for log in way)
@@ -153,7 +154,7 @@ def fit_drives(
     encoders = _encoder_parameters(everything, final, way, source)
     noise = list[TwinParameter]()
     if not isinstance(arm, ServoArm):  # whose joints `sensor_noise.readings` doesn't know
-        noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
+        noise = noise_parameters(whole, arm, final.setting, source)
     if noise and not encoders[0].differs:
         encoders = [encoders[0], *noise]  # instead of white noise of all joints
     parameters = [*_drive_parameters(everything, final, bands, source), *encoders]

@@ -338,7 +338,13 @@ def test_what_episodes_show_by_themselves_is_mended_before_anything_is_measured(
     ]
     # A simulated arm whose model has friction went well in 12 of 12, and was to be turned by hand.
     report.add(
-        "start_change", "lift", "From episode 1 on lift starts elsewhere", range(1, 5), 5, ""
+        "start_change",
+        "lift",
+        "From episode 1 on lift starts elsewhere",
+        range(1, 5),
+        5,
+        "",
+        to_mend=False,
     )
     assert shown_alone(report) == shown  # of a real pair it was to be mended before collecting
     assert not shown_alone(report, {"success": 5, "failure": 0})
