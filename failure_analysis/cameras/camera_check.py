@@ -28,6 +28,7 @@ from gaploop.failure_analysis.cameras.camera_questions import (
     CameraQuestion,
     YesNo,
     dimension_of,
+    put_right,
 )
 from gaploop.failure_analysis.cameras.known_camera import (
     FLOORS,
@@ -37,7 +38,6 @@ from gaploop.failure_analysis.cameras.known_camera import (
     Unit,
     clipped,
 )
-from gaploop.failure_analysis.cameras.whole_pictures import put_right
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
     STANDING,
