@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from peft import PeftModel
 
 from gaploop.collect.policy_leader import checked_speed
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent
@@ -564,6 +565,7 @@ class Demonstrations:
         for frame in frames:
             self._dataset.add_frame({**frame, "task": self._task or attempts.task})
         self._dataset.save_episode()
+        platform_calls.no_highest_priority()  # what encoded its pictures took it, run by root
         self._won.append(success)
         injected = [asdict(gap) for gap in attempts.world.injected]
         self._scenes.append({**scene, "injected": injected})

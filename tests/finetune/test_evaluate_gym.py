@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.envs.configs import EnvConfig, PushtEnv
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Outcome
@@ -260,6 +263,14 @@ def test_kept_attempts_of_a_scene_say_the_units_of_its_joints(
     (take,) = load_takes(tmp_path / "takes")
     assert (take.info.units, take.outcome) == ("deg", Outcome.SUCCESS)
     assert units_of([take]) == ""  # nothing to ask
+    # What encodes pictures takes the highest priority where root runs it. An evaluation that kept
+    # it left one of two cores to everybody else.
+    assert [n for n in _priorities() if n == platform_calls.HIGHEST] == []
+
+
+def _priorities() -> list[int]:
+    threads = map(int, os.listdir("/proc/self/task") if sys.platform == "linux" else ())
+    return [os.sched_getparam(thread).sched_priority for thread in threads]
 
 
 def test_a_few_demonstrations_become_many_that_say_where_they_are_from(
