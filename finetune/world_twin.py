@@ -44,7 +44,7 @@ from gaploop.sim.identification.noise import (
 from gaploop.sim.lerobot_worlds import (
     GymAttempts,
     GymEnvConfig,
-    SceneEnvConfig,
+    named_world,
     pictures_in,
     state_in,
 )
@@ -112,6 +112,10 @@ APART: Final = 2
 LONGEST_S: Final = 600.0
 """Of processor time, after which nothing further is looked for. metaworld's, of the slowest that
 were tried, take less than half of that."""
+REAL: Final = (
+    "Of a real robot? Add --robot.model=ARM.xml, its MJCF file: then its drives are fitted, which "
+    "needs no scene of yours."
+)
 NOTHING: Final = "no gap that can be set here brings what the episodes show"
 COLLECTED: Final = 10
 """Replays, each in a simulation of its own, after which memory is looked through."""
@@ -128,10 +132,12 @@ class _Start:
     Attributes:
         whole: all of its states, of which `states` are the first, shape (n, n_state).
         shown: its first pictures, small.
+        off: how far its first row is from that scene's, share of what the takes move.
     """
 
     take: Take
     resets: int
+    off: float
     whole: FloatArray
     states: FloatArray
     sent: FloatArray
@@ -221,6 +227,11 @@ def fit_world(
         found.append(best)
     if not held and not parameters and why in ("", NOTHING) and (things := fitter.things()):
         parameters, why = [things], ""
+    apart = float(np.median([start.off for start in fitter.starts]))
+    if why == NOTHING and apart > CLOSELY:
+        why += (
+            f". The episodes begin elsewhere than your scenes, by {apart:.0%} of what moves. {REAL}"
+        )
     parameters += [p for tried in found for p in _parameters(tried, fitter)]
     unlike = before if parameters else nominal
     shares = {"states": 0} | ({"pictures": 1} if any(s.shown for s in fitter.starts) else {})
@@ -235,11 +246,7 @@ def fit_world(
     }
     with contextlib.closing(env.make()) as made:
         fit["takes_targets"] = takes_targets(made, roles)  # else nobody can drive slower there
-    world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
-    if isinstance(env, SceneEnvConfig) and env.scene:
-        world = {"scene": str(env.scene.resolve())}
-    if roles:
-        world["roles"] = str(roles.resolve())
+    world = named_world(env, roles)
     return Twin(station, env.called, tuple(parameters), made_from, fit, world)
 
 
@@ -460,7 +467,7 @@ class _Replays:
                 raise UnusableInputError(
                     f"{self._env.called} takes commands of shape {width}, the episodes have "
                     f"{usable[0].frames.action.shape[1]} numbers: name the simulation that they "
-                    "are of."
+                    f"are of. {REAL}"
                 )
             self.period_s = attempts.world.period_s
             attempts.draw(any(t.cameras for t in usable))
@@ -477,7 +484,8 @@ class _Replays:
         if states.shape[1] != first.shape[1]:
             raise UnusableInputError(
                 f"{self._env.called} shows {first.shape[1]} numbers, the episodes "
-                f"{states.shape[1]}: name the simulation that they are of, with its own kwargs."
+                f"{states.shape[1]}: name the simulation that they are of, with its own kwargs. "
+                f"{REAL}"
             )
         moves = np.maximum(np.ptp(states, axis=0), 1e-6)
         found = list[_Start]()
@@ -488,12 +496,15 @@ class _Replays:
                 shown = {name: _small(next(iter(c()))) for name, c in take.cameras.items()}
                 sent, n = take.frames.action, round(MOST_S / self.period_s)
                 scene = min(alike, key=lambda k: (_off(pictures[k], shown), off[k]))
-                found.append(_Start(take, int(scene), whole, whole[:n], sent[:n], shown))
+                found.append(
+                    _Start(take, int(scene), off[scene], whole, whole[:n], sent[:n], shown)
+                )
         if not found:
             raise UnusableInputError(
                 f"None of the episodes starts like one of {len(first)} scenes of "
                 f"{self._env.called}, so that nothing can be replayed. Record them with gaploop "
-                "evaluate --dataset.root, or give the environment a reset to the station's start."
+                "evaluate --dataset.root, or give the environment a reset to the station's start. "
+                f"{REAL}"
             )
         return sorted(found[:MOST_TAKES], key=lambda s: s.resets)
 

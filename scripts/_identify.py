@@ -43,6 +43,7 @@ from gaploop.sim.identification.drive_fit import MOST_STEPS
 from gaploop.sim.identification.drives import fit_station
 from gaploop.sim.identification.open_loop import ServoArm, arm_of_takes, is_of_the_cell
 from gaploop.sim.recolour import recoloured_take
+from gaploop.sim.scene_file import load_scene
 from gaploop.teleop.stopping import stoppable
 
 TWIN: Final = "station_twin.yaml"
@@ -97,7 +98,7 @@ def run(config: IdentifyConfig) -> int:
     if measured:
         found["measured"] = measured
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
-    use = "POLICY --env.scene=SCENE --twin" if twin.world else "base --env.twin"
+    use = "base --env.twin" if not twin.world else f"POLICY {_where(config)} --twin"
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
     ]
@@ -217,7 +218,7 @@ def _moves(twin: Twin, parameter: TwinParameter) -> str:
 
 def _joint_lines(twin: Twin) -> list[str]:
     """Return how far off goals and simulated arms are, joint by joint, of an arm by its file."""
-    if "model" not in twin.world:
+    if not twin.world:
         return []
     notes = (twin.fit["granted"], CUT_SHORT[twin.fit["cut_short"]])
     said = [f"    {note}" for note in notes if note]
@@ -228,6 +229,11 @@ def _joint_lines(twin: Twin) -> list[str]:
             f"    {joint}: {sent} mrad if it did as told, {nominal} nominal, {fitted} fitted"
         )
     return said
+
+
+def _where(config: IdentifyConfig) -> str:
+    env = config.env
+    return f"--env.gym={env.gym}" if env.gym else f"--env.scene={env.scene or 'SCENE'}"
 
 
 def _say(line: str) -> None:
@@ -241,15 +247,22 @@ def identify(config: IdentifyConfig) -> Twin:
     Raises:
         UnusableInputError: episodes that can't be read, have no goals, or are of an unknown arm.
     """
-    if config.env.scene or config.env.gym:
+    model = getattr(config.robot, "model", "")
+    owners = config.env.scene or config.env.gym
+    if owners and not model:
         return _of_a_world(config)
     folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
     loaded = {root: list(load_takes(root)) for root in config.roots}
-    model = getattr(config.robot, "model", "")
     if not model and not is_of_the_cell(next(iter(loaded.values()))[0]):
         model = cell.robot_model
     own = ServoArm(Path(model)) if model.endswith((".xml", ".urdf")) else None
+    if owners and own is None:
+        raise UnusableInputError(
+            f"--robot.model={model}: beside --env.* it is the arm's MJCF file, such as arm.xml. "
+            "Without it the episodes are replayed there."
+        )
+    world = _world(config)[1] if owners else {}
     by_root = []
     for root, found in loaded.items():
         if own is None:
@@ -281,6 +294,7 @@ def identify(config: IdentifyConfig) -> Twin:
         twin, drives = fit_station(
             takes, arm, station, made_from=made_from, pictures=pictures, advance=advance
         )
+        twin = replace(twin, world=world or twin.world)
     with options.progress("Testing commands, readings and pictures"):
         shows = _shows(takes)
         if pictures:
@@ -310,17 +324,26 @@ def _written(config: IdentifyConfig, folder: Path, inputs: list[Any], twin: Twin
     write_run(folder, "identify", options.jsonable(config), inputs, result)
 
 
-def _of_a_world(config: IdentifyConfig) -> Twin:
-    """Replay the episodes in a simulation of the owner's."""
-    folder, env = _folder(config), config.env
+def _world(config: IdentifyConfig) -> tuple[Any, dict[str, Any]]:
+    """Return a simulation of the owner's, and how a twin names it."""
+    from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, named_world
+
+    env = config.env
     if env.scene and env.gym:
         raise UnusableInputError("Give --env.scene or --env.gym, not both.")
+    made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
+    if env.scene:
+        made = SceneEnvConfig(scene=load_scene(env.scene).path)
+    return made, named_world(made, config.roles)
+
+
+def _of_a_world(config: IdentifyConfig) -> Twin:
+    """Replay the episodes in a simulation of the owner's."""
+    folder = _folder(config)
     with options.progress("Reading the episodes"):
         from gaploop.finetune.world_twin import fit_world
-        from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 
-        made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
-        made = SceneEnvConfig(scene=env.scene) if env.scene else made
+        made, _ = _world(config)
         by_root = [(root, list(load_takes(root))) for root in dict.fromkeys(config.roots)]
     inputs, made_from = _read_from(by_root)
     takes = [take for _, found in by_root for take in found]

@@ -15,7 +15,7 @@ gaploop identify ./station_check --measure --robot.type=so101_follower --robot.p
     --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 480, height: 480, fps: 30}}' \\
     --robot.id=white --station=station.yaml --output_dir=./station
 gaploop identify ./station_journal --output_dir=./station
-gaploop identify monday tuesday --robot.model=my_arm.xml --output_dir=./station
+gaploop identify monday tuesday --robot.model=my_arm.xml --env.scene=my.yaml --output_dir=./station
 gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
 """
 
@@ -57,7 +57,7 @@ class IdentifyConfig:
     """Record the episodes first, into the folder that is named: an episode for each part."""
     robot: Any = None
     """With --measure: the arm, with its cameras. Without: --robot.model, the MJCF file of any arm
-    of position servos."""
+    of position servos; beside --env.* the drives are fitted by it, and nothing is replayed."""
     dry_run: bool = False
     """With --measure: list the parts, their seconds and what they measure, and move nothing."""
     resume: bool = False

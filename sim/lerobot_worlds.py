@@ -151,6 +151,14 @@ def world_of(twin: Twin) -> tuple[GymEnvConfig, Path | None]:
     return cast(GymEnvConfig, made), roles
 
 
+def named_world(env: GymEnvConfig, roles: Path | None) -> dict[str, Any]:
+    """Return an environment and its roles.yaml as a twin names them, for `world_of`."""
+    world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
+    if isinstance(env, SceneEnvConfig) and env.scene:
+        world = {"scene": str(env.scene.resolve())}
+    return world | ({"roles": str(roles.resolve())} if roles else {})
+
+
 class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     """A world as LeRobot's rollouts ask for it: episodes that end with success, named pictures.
 

@@ -425,6 +425,17 @@ def test_nothing_is_named_where_nothing_differs(tmp_path: Path) -> None:
     assert (twin.parameters, twin.fit["abstained"], twin.fit["replays"]) == ((), "", 1)
 
 
+def test_episodes_that_begin_elsewhere_say_so_where_nothing_explains_them(tmp_path: Path) -> None:
+    rng, takes = np.random.default_rng(0), list[Take]()
+    for take in recorded(tmp_path / "takes", {}):
+        state = take.frames.state + rng.normal(0.0, 0.02, take.frames.state.shape)
+        state[0] += 0.1 * np.ptp(state, axis=0)
+        takes.append(replace(take, frames=replace(take.frames, state=state)))
+    fit = fit_world(takes, GymEnvConfig(**ENV), None, "theirs").fit
+    assert fit["abstained"].startswith(f"{world_twin.NOTHING}. The episodes begin elsewhere")
+    assert "--robot.model=ARM.xml" in fit["abstained"]
+
+
 SCENE = """
 mjcf: arm.xml
 cameras: {front: {eye_m: [0.1, -0.5, 0.5], at_m: [0.1, 0, 0], size_px: [64, 64]}}
@@ -495,7 +506,7 @@ def test_what_the_nominal_simulation_shows_too_is_no_fault_of_the_station(
 
 def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:
     takes = recorded(tmp_path / "takes", {})
-    with pytest.raises(UnusableInputError, match="takes commands of shape"):
+    with pytest.raises(UnusableInputError, match=r"takes commands of shape .*--robot\.model=ARM"):
         fit_world(takes, GymEnvConfig(gym="CartPole-v1"), None, "theirs")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,15 @@ from gaploop.core.twin import Twin, TwinParameter, load_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_lines import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
+from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.scripts._identify import _camera_delay
 from gaploop.scripts.cli import main
 from gaploop.sim.catalogue import arm_named
 from gaploop.sim.cell import SimCell
+from gaploop.sim.identification import drive_fit
 from gaploop.sim.identification.drives import fit_drives
+from gaploop.sim.lerobot_worlds import SceneEnvConfig, world_of
+from gaploop.sim.world import WorldSpec
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,35 @@ def test_a_station_becomes_a_twin_that_cells_take(
     run = json.loads((out / "run.json").read_text())
     assert run["command"] == "identify"
     assert len(run["lineage"]["takes"]) == 2
+
+
+def test_episodes_that_begin_nowhere_near_a_scene_still_tell_of_its_arms_drives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real robot's never begin as a simulation's do, and were refused without another way."""
+    bench = Path(__file__).parents[2] / "examples/scene"
+    said = re.sub(r"cameras:\n.*\n", "", (bench / "scene.yaml").read_text())
+    (tmp_path / "bench.xml").write_text((bench / "bench.xml").read_text())
+    (tmp_path / "mine.yaml").write_text(said)
+    elsewhere = said.replace(
+        "shoulder_pan: 30, shoulder_lift: -40", "shoulder_pan: -40, shoulder_lift: 0"
+    )
+    (tmp_path / "desk.yaml").write_text(elsewhere)
+    late = WorldSpec(parameters={"actuator_response.latency": {"latency_s": 0.2}})
+    with Demonstrations(tmp_path / "desk", failures=True) as shown:
+        desk = SceneEnvConfig(scene=tmp_path / "desk.yaml", episode_length=100)
+        evaluate_gym("demonstrator", desk, 1, spec=late, demonstrations=shown)
+    monkeypatch.setattr(drive_fit, "MOST_STEPS", 200_000)
+    scene, out = f"--env.scene={tmp_path / 'mine.yaml'}", tmp_path / "twin"
+    arm = resources.files("so101_nexus") / "assets/SO101_menagerie/so101.xml"
+    arguments = [str(tmp_path / "desk"), scene, f"--output_dir={out}"]
+    assert main(["identify", *arguments, f"--robot.model={arm}"]) == 0
+    assert f"--policy.path=POLICY {scene} --twin" in capsys.readouterr().out
+    twin = load_twin(out / "station_twin.yaml")
+    assert twin.values()["actuator_response.latency"]["latency_s"] == pytest.approx(0.2, abs=0.02)
+    assert world_of(twin)[0].called == str((tmp_path / "mine.yaml").resolve())
+    assert main(["identify", *arguments, "--robot.model=so101"]) == 2
+    assert "it is the arm's MJCF file" in capsys.readouterr().err
 
 
 def losing_goals(take: Take, joint: str, seed: int) -> Take:
