@@ -1,8 +1,8 @@
 """Inverse kinematics of arms, mostly for grasps from above.
 
-Damped least squares over all six rows (Nakamura and Hanafusa 1986) between the joints' limits. The
-nearer the place, the less the turn weighs: where both can't be had, as with five joints or one at
-its limit, the place is kept and the tilt gives way.
+Damped least squares over all six rows (Nakamura and Hanafusa 1986) between the joints' limits. With
+five joints, or one at its limit, not all can be had: a small weight of the turn has the tilt give
+way to the place.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from gaploop.core.arm import PAN_AXIS_X_M, SIX_JOINTS
 __all__ = ["PAN_AXIS_X_M", "TCP_SITE", "ArmIk", "fold_square", "from_polar", "polar"]
 
 TCP_SITE = "gripperframe"
-TURN_WEIGHTS_M = (0.001, 0.04)  # least and most that 1 rad of tilt counts as
-DAMPING = 6e-3  # small against the squared rows of the turn (about 1 rad^2)
+ORIENTATION_WEIGHT_M = 0.04  # 1 rad of tilt counts as 4 cm: position is kept, tilt gives way
+DAMPING = 1e-5  # [m^2]; small against the squared row norms (about 1e-2 m^2)
 STEP_LIMIT_RAD = 0.25  # per iteration: keeps the linearisation honest
 
 
@@ -88,12 +88,11 @@ class ArmIk:
                 [skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]]
             )
             mujoco.mj_jacSite(self._model, self._data, self._jacp, self._jacr, self._site)
-            away_m = position_m - self._data.site_xpos[self._site]
-            weight_m = min(max(float(np.linalg.norm(away_m)), TURN_WEIGHTS_M[0]), TURN_WEIGHTS_M[1])
-            error[:3], error[3:] = away_m, weight_m * turn
+            error[:3] = position_m - self._data.site_xpos[self._site]
+            error[3:] = ORIENTATION_WEIGHT_M * turn
             jacobian[:3] = self._jacp[:, self._dofs]
-            jacobian[3:] = weight_m * self._jacr[:, self._dofs]
-            normal = jacobian.T @ jacobian + DAMPING * weight_m**2 * np.eye(self._n)
+            jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
+            normal = jacobian.T @ jacobian + DAMPING * np.eye(self._n)
             low, high = self._low - q, self._high - q
             mujoco.mju_boxQP(step, work, None, normal, -jacobian.T @ error, low, high)
             step *= min(1.0, STEP_LIMIT_RAD / (float(np.abs(step).max()) + 1e-12))
