@@ -117,7 +117,7 @@ def _tool(said: Any, where: str) -> Tool:
         return Tool(str(said or ""))
     check_keys(said, ("site", "body", "at_m", "out"), where)
     if ("site" in said) == ("body" in said):
-        raise UnusableInputError(f"{where}: give site or body, with at_m.")
+        raise UnusableInputError(f"{where}: give site, or body with at_m.")
     if (out := str(said.get("out", "z"))) not in OUT:
         raise unknown_choice("axis", out, OUT, f"{where}, out")
     at_m = triple(said.get("at_m", [0.0] * 3), f"{where}, at_m")
