@@ -5,12 +5,14 @@ arm stands in for a dataset: what a checkpoint's files say is set against it as 
 """
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import mujoco
 import numpy as np
 import PIL.Image
 
@@ -36,9 +38,18 @@ from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.finetune.lerobot_latency import check_timing
 from gaploop.sim.catalogue import arm_of
 from gaploop.sim.gaps.world_model import NoModel
+from gaploop.sim.kinematics import fold_square
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.predicates import parse
-from gaploop.sim.scene_world import AT_IT_M, SPEED_M_S, Demonstrator, SceneWorld, things_of
+from gaploop.sim.scene_file import OUT
+from gaploop.sim.scene_world import (
+    AT_IT_M,
+    SPEED_M_S,
+    Demonstrator,
+    SceneWorld,
+    place_of,
+    things_of,
+)
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks import CheckResult, Level
@@ -252,6 +263,13 @@ MOVE_DEG: Final = 10.0
 SANK_M: Final = 0.02
 APART_M: Final = 0.01
 """From a waypoint, or of a tool from its hand."""
+CLOSE_S: Final = 1.0
+STEP_M, DEEP_M = 0.004, 0.005
+ASIDE_M: Final = [(0.0, 0.0)] + [
+    (k * STEP_M, 0.0)[::turn] for n in range(1, 13) for k in (n, -n) for turn in (1, -1)
+]
+OUT_M: Final = [0.01 * k for k in range(-4, 25)]
+"""Where a tool is looked for that is between the jaws."""
 WEAK: Final = 0.8
 """A demonstrator that succeeds less often than this is too weak to learn from."""
 IN_SCENE: Final = {
@@ -377,11 +395,82 @@ def _missed(world: SceneWorld, failed: Sequence[int]) -> str:
     if np.abs(along_m).max() > APART_M and (most < 2 or along_m[2] < 0.0):
         axis = "-" * int(along_m[most] < 0.0) + "xyz"[most]
         return f"Its tool's {axis} axis seems to point out of the hand, not z: write out: {axis}."
+    if stands := next(filter(None, (_between(world, seed) for seed in failed[:3])), ""):
+        return stands[0].upper() + stands[1:] + "."
     seen = [_went_wrong(world, seed) for seed in failed]
     usual, count = Counter(next(iter(faults)) for faults in seen).most_common(1)[0]
     shown = next(k for k, faults in enumerate(seen) if next(iter(faults)) == usual)
     alike = f"In {count} of {len(failed)} failures, such as scene {failed[shown]}, "
     return alike + "; ".join(seen[shown].values()) + "."
+
+
+def _between(world: SceneWorld, seed: int) -> str:
+    """Say what the open hand would stand in where it is to grip, and what tool is between the jaws.
+
+    The thing is held to the hand as it lies under it there, with jaws open, then closed.
+    """
+    world.reset(seed=seed)
+    model, data, points = world.model, world.data, world.asked.demonstrator
+    close = next((k for k, point in enumerate(points) if point.get("gripper") == "closed"), -1)
+    number = next((k for k in range(close, -1, -1) if "to" in points[k]), -1)
+    name = points[number]["to"] if number >= 0 and "open" in world.scene.gripper else ""
+    thing, arm = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name), world.state.arm
+    first = int(model.body_jntadr[thing])
+    if thing <= 0 or first < 0 or int(model.jnt_type[first]) != int(mujoco.mjtJoint.mjJNT_FREE):
+        return ""
+    site, (_, turn_rad) = data.site(world.scene.tool.site), place_of(world, name)
+    jaw_rad = float(np.arctan2(site.xmat[3], site.xmat[0]))
+    jaw_rad += fold_square(turn_rad - jaw_rad) + np.radians(points[number].get("jaw_deg", 0.0))
+    cos, sin = np.cos(jaw_rad), np.sin(jaw_rad)
+    under = np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]])
+    lies = under.T @ data.xmat[thing].reshape(3, 3)
+    lies_m = -under.T @ points[number].get("offset_m", [0.0] * 3)
+    free, hands = int(model.jnt_qposadr[first]), list[FloatArray]()
+    for asked in ("open", "closed"):  # jaws on linkages are where they settle
+        world.reset(seed=seed)
+        goal = world.home.copy()
+        goal[world.grip] = world.scene.gripper[asked]
+        for _ in range(math.ceil(CLOSE_S / world.period_s)):
+            world.step(world.action_of(goal))
+        hands.append(data.qpos.copy())
+
+    def met(hand: FloatArray, tool_m: FloatArray) -> str:
+        """Return the body of the arm that the thing meets, were the tool so far from its place."""
+        data.qpos[:] = hand
+        mujoco.mj_kinematics(model, data)
+        turn = site.xmat.reshape(3, 3)
+        data.qpos[free : free + 3] = site.xpos + turn @ (lies_m + tool_m)
+        mujoco.mju_mat2Quat(data.qpos[free + 3 : free + 7], (turn @ lies).ravel())
+        mujoco.mj_fwdPosition(model, data)
+        touching = [c.geom for c in data.contact if c.dist < 0.0 and min(c.geom) >= 0]
+        pairs = [[int(model.geom_bodyid[g]) for g in pair] for pair in touching]
+        others = [sum(pair) - thing for pair in pairs if thing in pair]
+        return next((model.body(b).name or f"body {b}" for b in others if b in arm), "")
+
+    stands_in = met(hands[0], np.zeros(3))
+    if not stands_in:
+        return ""
+    said = f"at waypoint {number + 1} the open hand would stand in {name}, with {stands_in}"
+    fits = [
+        tool_m
+        for aside_m in ASIDE_M
+        for out_m in OUT_M
+        if not met(hands[0], tool_m := np.array([*aside_m, out_m]))
+        and met(hands[1], tool_m + np.array([0.0, 0.0, DEEP_M]))
+    ]
+    if not fits:
+        return f"{said}; open its jaws wider, or turn them by jaw_deg"
+    best = min(fits, key=lambda u: 2.0 * np.linalg.norm(u[:2]) + abs(u[2]))
+    column = [u for u in fits if (u[:2] == best[:2]).all()]
+    best = best if best[2] == 0.0 else min(column, key=lambda u: abs(u[2] - np.mean(column, 0)[2]))
+    spare = best + np.append(np.sign(best[:2]) * STEP_M, 0.0)
+    best = spare if any((u == spare).all() for u in fits) else best
+    tool, turn = world.scene.tool, np.zeros(3)
+    mujoco.mju_rotVecQuat(turn, best, np.array(OUT[tool.out]))
+    at = ", ".join(f"{v:.3f}".rstrip("0").rstrip(".") for v in tool.at_m + turn + 0.0)
+    kind = "body" if tool.on_body else "site"
+    out = f"{{{kind}: {tool.name}, at_m: [{at}], out: {tool.out}}}".replace("-0,", "0,")
+    return f"{said}: write tool: {out}, which is between its jaws"
 
 
 def _went_wrong(world: SceneWorld, seed: int) -> dict[str, str]:

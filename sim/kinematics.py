@@ -1,7 +1,8 @@
-"""Inverse kinematics of the cell's arms for grasps from above.
+"""Inverse kinematics of arms, mostly for grasps from above.
 
-Damped least squares over all six rows (Nakamura and Hanafusa 1986): an arm may have five joints,
-so the tilt it cannot reach is traded against position by a small orientation weight.
+Damped least squares over all six rows (Nakamura and Hanafusa 1986) between the joints' limits. With
+five joints, or one at its limit, not all can be had: a small weight of the turn has the tilt give
+way to the place.
 """
 
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ class ArmIk:
         """Find the same for any rotation matrix of the tool, shape (3, 3)."""
         q = np.array(q_start_rad[: self._n], dtype=np.float64)
         error, jacobian = np.empty(6), np.empty((6, self._n))
+        step, work = np.zeros(self._n), np.zeros((self._n, self._n + 7))
         for _ in range(iterations):
             self._place(q)
             rotation = self._data.site_xmat[self._site].reshape(3, 3)
@@ -91,7 +93,8 @@ class ArmIk:
             jacobian[:3] = self._jacp[:, self._dofs]
             jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
             normal = jacobian.T @ jacobian + DAMPING * np.eye(self._n)
-            step = np.linalg.solve(normal, jacobian.T @ error)
+            low, high = self._low - q, self._high - q
+            mujoco.mju_boxQP(step, work, None, normal, -jacobian.T @ error, low, high)
             step *= min(1.0, STEP_LIMIT_RAD / (float(np.abs(step).max()) + 1e-12))
             q = np.clip(q + step, self._low, self._high)
         return q

@@ -79,18 +79,20 @@ class Tool:
     """What goes to waypoints: a site of the model, or a place on one of its bodies.
 
     Attributes:
-        at_m: in the body's frame; None for a site of that name.
+        on_body: it is named after a body, not a site.
+        at_m: in the frame of that body or site.
         out: of `OUT`.
     """
 
     name: str = ""
-    at_m: NDArray[np.float64] | None = None
+    on_body: bool = False
+    at_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
     out: str = "z"
 
     @property
     def site(self) -> str:
         """Name of the site in the compiled model."""
-        return self.name if self.at_m is None else f"tool on {self.name}"
+        return f"tool on {self.name}" if self.on_body else self.name
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ def _tool(said: Any, where: str) -> Tool:
         raise UnusableInputError(f"{where}: give site, or body with at_m.")
     if (out := str(said.get("out", "z"))) not in OUT:
         raise unknown_choice("axis", out, OUT, f"{where}, out")
-    at_m = triple(said.get("at_m", [0.0] * 3), f"{where}, at_m") if "body" in said else None
-    return Tool(str(said.get("site") or said.get("body")), at_m, out)
+    at_m = triple(said.get("at_m", [0.0] * 3), f"{where}, at_m")
+    return Tool(str(said.get("site") or said.get("body")), "body" in said, at_m, out)
 
 
 def _cameras(said: Any, where: str) -> tuple[SceneCamera, ...]:
@@ -313,7 +315,7 @@ def compile_scene(scene: Scene, arm: str = "") -> mujoco.MjModel:
         if scene.arm is not None:
             frame = spec.worldbody.add_frame(pos=scene.arm_at_m, quat=turn)
             spec.attach(read_spec(scene.arm), prefix="", frame=frame)
-        if (tool := scene.tool).at_m is not None:
+        if (tool := scene.tool).on_body:
             bodies = {body.name: body for body in spec.bodies}
             require_known("body", [tool.name], bodies, f"Scene {scene.path}, tool")
             bodies[tool.name].add_site(name=tool.site, pos=tool.at_m)
@@ -337,9 +339,12 @@ def compile_scene(scene: Scene, arm: str = "") -> mujoco.MjModel:
             f"Scene {scene.path}: MuJoCo can't build it ({reason}).{fix}"
         ) from None
     site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, tool.site)
-    if tool.out != "z" and site >= 0:
-        was, out = model.site_quat[site].copy(), np.array(OUT[tool.out])
-        mujoco.mju_mulQuat(model.site_quat[site], was, out)
+    if site >= 0 and (tool.out != "z" or tool.at_m.any()):
+        was, moved = model.site_quat[site].copy(), np.zeros(3)
+        if not tool.on_body:
+            mujoco.mju_rotVecQuat(moved, tool.at_m, was)
+            model.site_pos[site] += moved
+        mujoco.mju_mulQuat(model.site_quat[site], was, np.array(OUT[tool.out]))
         model.site_sameframe[site] = int(mujoco.mjtSameFrame.mjSAMEFRAME_NONE)
     return model
 

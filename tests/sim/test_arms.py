@@ -8,6 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -132,6 +133,39 @@ def test_the_arm_reaches_every_place_with_its_hand_down() -> None:
         reached, rotation = ik.tcp(q_rad)
         assert np.linalg.norm(reached - place) < 1e-3
         assert rotation[2, 2] < -0.95
+
+
+BENT_RAD = (0.0, 0.3, 1.2, 1.4, 0.0, 0.0, 0.0)
+"""Joints of an arm whose hand points down."""
+AXES = ("0 0 1", "0 1 0", "0 1 0", "0 1 0", "0 0 1", "0 1 0", "0 0 1")
+
+
+def links(joints: int, most_rad: float) -> mujoco.MjModel:
+    """Return an arm of hinges, 12 cm from one to the next, each going so far from `BENT_RAD`."""
+    hinges = [
+        f'<body pos="0 0 .12"><joint name="j{number}" axis="{axis}" limited="true" '
+        f'range="{at_rad - most_rad} {at_rad + most_rad}"/><geom size=".01"/>'
+        for number, (axis, at_rad) in enumerate(zip(AXES, BENT_RAD, strict=True))
+    ][:joints]
+    return mujoco.MjModel.from_xml_string(
+        f'<mujoco><compiler angle="radian"/><worldbody>{"".join(hinges)}<site pos="0 0 .1" '
+        f'name="gripperframe"/>{"</body>" * joints}</worldbody></mujoco>'
+    )
+
+
+@pytest.mark.parametrize("most_rad", [0.3, 0.5])
+@pytest.mark.parametrize("joints", [4, 5, 6, 7])
+def test_a_joint_at_its_limit_leaves_the_place_to_the_others(joints: int, most_rad: float) -> None:
+    """A wrist at its limit left the tool 85 mm beside a place that the other joints could reach."""
+    ik = ArmIk(links(joints, most_rad), [f"j{number}" for number in range(joints)])
+    rng, home = np.random.default_rng(joints), np.array(BENT_RAD[:joints])
+    for _ in range(20):
+        place, _ = ik.tcp(home + rng.uniform(-0.8, 0.8, joints) * most_rad)
+        start, q_rad = ik.tcp(home)[0], home
+        for step in np.linspace(0.0, 1.0, 40):
+            q_rad = ik.solve(start + step * (place - start), np.pi, q_rad, 6)
+        assert np.linalg.norm(ik.tcp(q_rad)[0] - place) < 0.015
+        assert (np.abs(q_rad - home) <= most_rad + 1e-9).all()
 
 
 def test_the_tracker_sees_object_and_target_where_they_are() -> None:

@@ -375,6 +375,29 @@ def test_jaws_that_met_above_a_thing_grip_nothing(
     assert re.search(words, said_by_doctor(scene, monkeypatch))
 
 
+@pytest.mark.parametrize("at", ["0 -.05 -.06", "0 .05 -.06", "0 0 0"])
+@pytest.mark.parametrize("out", ["z", "x"])
+def test_doctor_says_which_tool_is_between_the_jaws(
+    scene: Path, monkeypatch: pytest.MonkeyPatch, at: str, out: str
+) -> None:
+    """Somebody's site lay on the fixed jaw, which came down on the block: it "grips nothing"."""
+    tip, quat = '<site name="tip" pos="{}" quat="{}"/>', {"z": "0 1 0 0", "x": ".7 0 .7 0"}
+    was, now = tip.format("0 0 -.06", quat["z"]), tip.format(at, quat[out])
+    bench = with_gripper(BENCH).replace('size="0.03" mass="0.05"', 'type="box" size=".03 .03 .03"')
+    (scene.parent / "bench.xml").write_text(bench.replace(was, now))
+    scene.write_text(PICK.replace("tool: tip", f"tool: {{site: tip, out: {out}}}"))
+    told = said_by_doctor(scene, monkeypatch)
+    words = r"At waypoint 2 the open hand would stand in ball, with .*: write (tool: {.*}), which"
+    found = re.match(words, told)
+    assert found, told
+    scene.write_text(PICK.replace("tool: tip", found[1]))
+    assert "would stand in" not in said_by_doctor(scene, monkeypatch)
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=0)
+    tool_m = world.data.site("tip").xpos - world.data.body("hand").xpos
+    assert tool_m == pytest.approx([0.0, 0.0, -0.06], abs=0.03)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
