@@ -213,9 +213,9 @@ def lost_goals(
             for t_s, read, due in records
         ])  # fmt: skip
         jumps = [stand.jump for mine in found[-1] for stand in mine if stand.jump > 0.0]
-        low, usual, high = np.quantile(jumps or [0.0], (0.2, 0.5, 0.8))
+        low, usual, high = np.quantile(jumps or [0.0], (0.2, 0.5, 0.8)).tolist()
         counts.append(len(jumps))
-        spread.append(float((high - low) / (usual or 1.0)))
+        spread.append((high - low) / (usual or 1.0))
     *others, most = sorted(counts)
     joint = counts.index(most)
     if most < LOSSES * (1 + max(others, default=0)) or spread[joint] <= OF_ONE_SIZE:
