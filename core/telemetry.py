@@ -8,9 +8,10 @@ device lacks is null on disk and NaN in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -159,3 +160,92 @@ class Telemetry:
         told = {spec.name: (spec.metadata or {}).get(b"unit", b"") for spec in channels}
         units = {name: unit.decode(errors="replace") for name, unit in told.items()}
         return cls(t_s, columns, units)
+
+
+SHORTEST_S: Final = 0.06
+"""No shorter stand says anything: readings come late, and in steps [s]."""
+CAUGHT_UP_S, CAUGHT_UP, FASTER = 0.25, 0.3, 1.5
+"""So soon [s] after it stood a joint has caught up all but this share of what it was behind, going
+so many times as far as its goal."""
+STEPS, NOISES = (1.5, 4.0), (3.0, 8.0)
+"""Steps of its readings and standard deviations of their noise within which a joint stands, and by
+which one is behind."""
+LOSSES: Final = 3
+"""Fewer jumps are chance; where other joints jump, too, so many times more are asked for: all hear
+by one bus."""
+OF_ONE_SIZE: Final = 0.5
+"""Spread of jumps (80th less 20th percentile, of the median) up to which they are a dead band's."""
+
+
+class Stand(NamedTuple):
+    """Rows in which a joint stood while it should have moved, and where.
+
+    `jump` is by how much it then went on at once; 0 where it went on evenly, as what was blocked,
+    slow or has play does, and NaN where the record ends.
+    """
+
+    first: int
+    last: int
+    place: float
+    jump: float
+
+
+def lost_goals(
+    records: Sequence[tuple[FloatArray, FloatArray, FloatArray]], step: float, least: float
+) -> tuple[int, list[list[Stand]]] | None:
+    """Return the joint that misses its goals time and again, and where it does in each record.
+
+    It jumps after them from where it stood, by any size, and no other joint does so.
+
+    Args:
+        records: times [s], shape (n,), readings, and where the joints would be, had all goals
+            arrived, both of shape (n, n_joints).
+        step: of the readings.
+        least: no joint is behind its goals by less.
+    """
+    found, counts, spread = list[list[list[Stand]]](), list[int](), list[float]()
+    for joint in range(records[0][1].shape[1]):
+        moved = np.concatenate([np.diff(read[:, joint]) for _, read, _ in records])
+        noise = float(np.median(np.abs(moved))) / 0.95  # of a normal difference of two readings
+        still, far = (by * step + times * noise for by, times in (STEPS, NOISES))
+        found.append([
+            _stands(t_s, read[:, joint], due[:, joint], still, max(far, least))
+            for t_s, read, due in records
+        ])  # fmt: skip
+        jumps = [stand.jump for mine in found[-1] for stand in mine if stand.jump > 0.0]
+        low, usual, high = np.quantile(jumps or [0.0], (0.2, 0.5, 0.8)).tolist()
+        counts.append(len(jumps))
+        spread.append((high - low) / (usual or 1.0))
+    *others, most = sorted(counts)
+    joint = counts.index(most)
+    if most < LOSSES * (1 + max(others, default=0)) or spread[joint] <= OF_ONE_SIZE:
+        return None
+    return joint, found[joint]
+
+
+def _stands(
+    t_s: FloatArray, read: FloatArray, due: FloatArray, still: float, least: float
+) -> list[Stand]:
+    found, n, first, values = list[Stand](), len(read), 0, read.tolist()
+    while first < n - 1:
+        low = high = values[first]
+        last = first
+        while last + 1 < n:
+            low, high = min(low, values[last + 1]), max(high, values[last + 1])
+            if high - low > still:
+                break
+            last += 1
+        rows = slice(first, last + 1)
+        place = float(np.median(read[rows]))
+        if t_s[last] - t_s[first] >= SHORTEST_S and np.abs(due[rows] - place).max() >= least:
+            behind, jump = abs(float(due[last] - place)), math.nan
+            after = np.flatnonzero((t_s > t_s[last]) & (t_s <= t_s[last] + CAUGHT_UP_S))
+            if len(after):
+                there = after[np.argmin(np.abs(due - read)[after])]
+                went = float(read[there] - place) * np.sign(due[last] - place)
+                would, lacks = (abs(due[there] - at[k]) for at, k in ((due, last), (read, there)))
+                at_once = lacks < CAUGHT_UP * behind and went > FASTER * would
+                jump = behind if behind >= least and at_once else 0.0
+            found.append(Stand(first, last, place, jump))
+        first = max(last, first + 1)
+    return found

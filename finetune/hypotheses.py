@@ -59,6 +59,8 @@ LEAST_FAILURES: Final = 2
 TREES: Final = 500
 LEAST: Final = 0.01
 """Least share of a hypothesis in an episode: no episode alone rules one out."""
+LOST: Final = "actuator_response.lost_goals"
+"""A probe tells it only where it lost goals several times."""
 TWIN: Final = "hypothesis_twin.yaml"
 
 
@@ -122,7 +124,9 @@ def severity_of(draw: int) -> float:
 def hypotheses(twin: Twin) -> tuple[str, ...]:
     """Return the mechanisms that nothing was measured of, in the catalogue's order."""
     measured = {p.mechanism for p in twin.parameters if p.excited}
-    return tuple(m.key for m in MECHANISMS if not m.by_name and m.key not in measured)
+    return tuple(
+        m.key for m in MECHANISMS if (not m.by_name or m.key == LOST) and m.key not in measured
+    )
 
 
 def worth_trying(found: Diagnosis, twin: Twin) -> tuple[str, ...]:

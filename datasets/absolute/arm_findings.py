@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.grippers import sides_of
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
+from gaploop.core.telemetry import lost_goals
 from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
@@ -65,6 +66,11 @@ DRIFT_DEG: Final = 1.5
 STEP_DEG: Final = 2.0
 QUANTUM_DEG: Final = 0.25
 """Encoders of 4096 steps a turn read 0.088 degrees (Feetech, ROBOTIS)."""
+BEHIND_DEG, FINE_DEG = 5.0, 0.1
+"""A joint is behind its command from here on: real ones stick and jump by 4 degrees, some time and
+again. Readings come in such steps at least."""
+LOSES: Final = 0.1
+"""Share of episodes in which a joint with a loose plug misses goals."""
 NOISE_DEG: Final = 0.1
 """One step of such an encoder to and fro is 0.04; the Piper reads 0.07 while it settles."""
 RINGS: Final = 1.7
@@ -161,6 +167,7 @@ class ArmTests:
         self._other_quantities()
         self._limits()
         self._stalled()
+        self._lost_goals()
         self._repeats()
         self._jumps()
         self._speed()
@@ -464,6 +471,34 @@ class ArmTests:
                     "jumps", k, f"Single readings of {self.names[k]} jump away and back, by",
                     found, "gaploop doctor", 5.0, apart="a corrupt packet, a loose cable",
                 )  # fmt: skip
+
+    def _lost_goals(self) -> None:
+        """A joint that stands time and again while its command moves on, then jumps after it."""
+        free = self._free()
+        late_s = float(np.nanmedian([self.fits[k].delay_s.value for k in free] or [np.nan]))
+        if len(free) < 2 or not np.isfinite(late_s):
+            return
+        records = []
+        for e in self.episodes:
+            t_s = np.arange(len(e.reading)) / self.fps
+            due = np.stack([np.interp(t_s - late_s, t_s, e.command[:, k]) for k in free], 1)
+            read = e.reading[:, free]
+            records.append((t_s, read, due - np.median(due - read, axis=0)))
+        steps = [joint_fits.quantum(np.concatenate([r[:, k] for _, r, _ in records]))
+                 for k in range(len(free))]  # fmt: skip
+        if lost := lost_goals(records, float(np.nanmax([FINE_DEG, *steps])), BEHIND_DEG):
+            k, stood = free[lost[0]], dict[int, float]()
+            for e, stands in zip(self.episodes, lost[1], strict=True):
+                rows = [s.last - s.first for s in stands if s.jump > 0.0]
+                stood |= {e.index: max(rows) / self.fps} if rows else {}
+            if len(stood) > max(1.0, LOSES * len(self.episodes)):
+                self._say(
+                    "lost_goals", k, f"{self.names[k]} stands for a time though its command goes "
+                    "on, then jumps after it: up to", stood,
+                    "Press in the plugs of its cable at both ends.", 20.0, unit="s",
+                    apart="a loose plug, a broken wire",
+                )  # fmt: skip
+                self.done.add(k)
 
     def _speed(self) -> None:
         """Readings that never exceed a speed though commands ask for more, again and again."""

@@ -39,7 +39,7 @@ no demonstrations mend them."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
-        "dead_joint", "stalled_gripper", "heat",
+        "dead_joint", "stalled_gripper", "heat", "lost_goals",
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",

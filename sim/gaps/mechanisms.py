@@ -7,6 +7,7 @@ another mechanism changes.
 
 import colorsys
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import cv2
@@ -645,6 +646,66 @@ class _Heat(Mechanism):
         on.commands.heat = Heat(**p)
 
 
+class _LostGoals(Mechanism):
+    # Drawn where it is named: orders of stations were committed before there was such a gap.
+    dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "lost_goals", True, True
+    at_full = "a joint misses its goals 70 % of the time, 1 s each"
+    parameters = tuple(
+        replace(p, name=f"{joint}.{p.name}")
+        for joint in JOINTS
+        for p in (
+            Parameter("lost_fraction", "1", 0.0, 0.95),
+            Parameter("lost_s", "s", 0.01, 30.0, 0.4),
+        )
+    )
+
+    def parameter(self, name: str) -> Parameter:
+        """Return one of its parameters; joints are called as in anybody's model."""
+        _, dot, quantity = name.rpartition(".")
+        return replace(super().parameter(f"{JOINTS[0]}{dot}{quantity}"), name=name)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        joint = str(rng.choice(JOINTS[:4]))  # not the roll, which a cube hardly asks for
+        share = 0.7 * severity * spread(rng)
+        return {f"{joint}.lost_fraction": share, f"{joint}.lost_s": 0.1 + 0.9 * severity}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        of = {key.rpartition(".")[0]: v for key, v in p.items() if v and key.endswith("_fraction")}
+        names, lost = on.model.goal_joints(), list[tuple[int, float, float]]()
+        for joint, share in of.items():
+            lasts_s = p.get(f"{joint}.lost_s", self.parameter(f"{joint}.lost_s").nominal)
+            # A joint of one arm is that of both of a pair.
+            mine = [k for k, n in enumerate(names) if joint in (n, n.partition("_")[2])]
+            lost += [(k, share, lasts_s) for k in mine]
+            if not mine:
+                raise UnavailableError(f"no joint of its arm is called {joint}")
+        if lost:
+            on.commands.faults[self.key] = _Losses(lost)
+
+
+class _Losses:
+    """Joints that miss their goals for a time, time and again, whatever came before."""
+
+    def __init__(self, lost: Sequence[tuple[int, float, float]]) -> None:
+        self._lost = [(k, share, (s * (1.0 / share - 1.0), s)) for k, share, s in lost]
+
+    def reset(self, rng: Rng) -> None:
+        self._rng = rng
+        self._deaf = [rng.random() < share for _, share, _ in self._lost]
+        self._until_s = [
+            rng.exponential(mean_s[deaf])
+            for (*_, mean_s), deaf in zip(self._lost, self._deaf, strict=True)
+        ]
+
+    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+        for n, (k, _, mean_s) in enumerate(self._lost):
+            while t_s >= self._until_s[n]:
+                self._deaf[n] = not self._deaf[n]
+                self._until_s[n] += self._rng.exponential(mean_s[self._deaf[n]])
+            if self._deaf[n]:
+                goal_rad[k] = before_rad[k]
+
+
 class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
     at_full = "22 mm, 15 mm up or down, 4 deg yaw"
@@ -755,7 +816,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _Size(), _Elongated(), _Tall(), _Round(),
     _Similar(), _Clutter(), _Occluder(),
     _Nudge(), _ReachIn(), _TakeAway(),
-    _Latency(), _Backlash(), _Weak(), _Slow(), _Heat(),
+    _Latency(), _Backlash(), _Weak(), _Slow(), _Heat(), _LostGoals(),
     _CameraPose(), _TableHeight(), _ZeroOffset(),
     _Tolerance(), _GoalOffset(), _Alignment(),
 )  # fmt: skip

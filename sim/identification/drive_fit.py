@@ -419,12 +419,12 @@ class DriveFitter:
         price = math.log(count) + 2.0 * math.log(len(candidates(self.arm)))
         return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * price
 
-    def late(self) -> FloatArray:
-        """Return the errors with the delay alone that explains most [rad], (n, n_joints)."""
+    def late(self) -> Fit:
+        """Return the delay alone that explains most."""
         late = [Candidate(*LATENCY.shared, "", None, LATENCY)]
         tries = self.errors([merged({}, late, [x]) for x in (0.0, *LATENCY.starts)])
         best = int(np.argmin([self.cost(error).sum() for error in tries]))
-        return self.fit(late, [LATENCY.starts[best - 1]], QUICK).error if best else tries[0]
+        return self.fit(late, [LATENCY.starts[best - 1]], QUICK) if best else self.at([], [])
 
     def choose(
         self, judge: DriveFitter, jumps_rad: Sequence[float] = ()

@@ -35,7 +35,7 @@ from gaploop.sim.identification.drive_fit import (
     merged,
     moving,
 )
-from gaploop.sim.identification.noise import noise_parameters
+from gaploop.sim.identification.noise import LostGoals, losses, noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
     DrivenArm,
@@ -110,17 +110,21 @@ def fit_drives(
             "frames, goals held": logs,
             "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
         }
-    tried = []
-    for goals, way in ways.items():
-        learn, judge = _held_out([list(log.pieces()) for log in way])
-        fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        chosen_by = [id(piece) for piece in fitter.logs]
-        rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
-        tried.append((goals, way, judge, rest, fitter))
-    goals, way, judge, rest, fitter = tried[likeliest([fitter for *_, fitter in tried])]
+    tried = [(goals, way, *_cut(way, arm, advance)) for goals, way in ways.items()]
+    goals, way, judge, fitter, rest = tried[likeliest([fitter for *_, fitter, _ in tried])]
     whole = drive_logs(takes, arm, 0.0)
     jumps_rad = [jump_rad(whole, k) for k in arm.arm_columns]
-    found, rival = fitter.choose(DriveFitter(arm, rest, advance), jumps_rad)
+    found, rival = fitter.choose(rest, jumps_rad)
+    if lost := _lost(way, arm, fitter.late()):
+        heard_judge, heard_fitter, heard_rest = _cut(lost.heard(way), arm, advance)
+        heard, its_rival = heard_fitter.choose(heard_rest, jumps_rad)
+        column = arm.arm_columns.index(lost.column)
+        if heard_rest.spread(heard)[column] < (1 - LEAST_GAIN) * rest.spread(found)[column]:
+            lost = _lost(way, arm, heard) or lost  # what the drives do isn't taken for losses
+            way, whole = lost.heard(way), lost.heard(whole)
+            judge, found, rival = heard_judge, heard, its_rival
+        else:  # the drives explain as much
+            lost = None
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     shown = arm.arm_columns
     curves = [
@@ -158,6 +162,8 @@ def fit_drives(
     if noise and not encoders[0].differs:
         encoders = [encoders[0], *noise]  # instead of white noise of all joints
     parameters = [*_drive_parameters(everything, final, bands, source), *encoders]
+    if lost:
+        parameters += lost.parameters(arm.joint_names[lost.column], source)
     close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders if p.unit == "rad"))
     # One joint that its model doesn't follow hides in the mean over all of them.
     odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint[:, 2])))
@@ -183,6 +189,24 @@ def fit_drives(
     return FittedDrives(parameters, fit, curves)
 
 
+def _cut(
+    way: Sequence[DriveLog], arm: DrivenArm, advance: Callable[[int], None]
+) -> tuple[list[DriveLog], DriveFitter, DriveFitter]:
+    """Return what is held out, what chooses parameters, and what judges them: all else."""
+    learn, judge = _held_out([list(log.pieces()) for log in way])
+    fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
+    chosen_by = [id(piece) for piece in fitter.logs]
+    rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
+    return judge, fitter, DriveFitter(arm, rest, advance)
+
+
+def _lost(way: Sequence[DriveLog], arm: DrivenArm, drives: Fit) -> LostGoals | None:
+    """Return which goals a joint lost, as far as an arm with these drives would have gone on."""
+    late_s = drives.setting.get(LATENCY.shared[0], {}).get(LATENCY.shared[1], 0.0)
+    (paths,) = OpenLoopArm(arm, way).readings([drives.setting])
+    return losses(way, paths, late_s, encoder_step_rad(way))
+
+
 def likeliest(ways: Sequence[DriveFitter]) -> int:
     """Return which of one or two ways of sending the goals most joints speak for.
 
@@ -191,7 +215,7 @@ def likeliest(ways: Sequence[DriveFitter]) -> int:
     """
     if len(ways) < 2:
         return 0
-    late = [fitter.late() for fitter in ways]
+    late = [fitter.late().error for fitter in ways]
     count = np.minimum.reduce([f.alike(error) for f, error in zip(ways, late, strict=True)])
     one, other = (f.cost(error) / count for f, error in zip(ways, late, strict=True))
     return int(np.median(one - other) > 0)

@@ -12,12 +12,14 @@ episodes have them. But a simulation repeats itself to the bit, so that one repl
 episode row by row: where it leaves it, the command before hadn't arrived, or arrived again. What
 can't be followed so far isn't an outage. Readings that repeat to the bit while the simulation's
 move weren't read.
+
+Of a real arm a joint that loses goals is told where it stands while it should move, then jumps.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +30,7 @@ from scipy.signal import savgol_coeffs, savgol_filter, welch
 from scipy.stats import t as student
 
 from gaploop.core.messages import FloatArray
+from gaploop.core.telemetry import lost_goals
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps.readings import NOISE, TAUS_S, ReadingNoise
@@ -479,3 +482,96 @@ def followed(
         mask, at = best, further
     mask[at:] = False
     return mask, at
+
+
+BEHIND_RAD, BEFORE_S, ABOUT_S = 0.012, 0.3, 0.1
+"""A joint is behind its goals that is off by this [rad]; it arrives so long after the last one that
+it heard at most; a goal that moved by less within so much doesn't show whether it arrived, nor is a
+loss seen that ends so soon [s]."""
+
+
+@dataclass(frozen=True)
+class LostGoals:
+    """When a joint's goals didn't arrive: by uid of a log from when to when [s] which goal was held
+    [rad], and the same row by row."""
+
+    column: int
+    spans: Mapping[str, Sequence[tuple[float, float, float]]]
+    outages: Outages
+    period_s: float
+
+    def heard(self, logs: Sequence[DriveLog]) -> list[DriveLog]:
+        """Return logs with the goals that arrived."""
+        changed = [replace(log, goal_rad=log.goal_rad.copy()) for log in logs]
+        for log in changed:
+            for begin_s, end_s, held_rad in self.spans.get(log.uid, ()):
+                lost = (log.goal_t_s > begin_s) & (log.goal_t_s <= end_s)
+                log.goal_rad[lost, self.column] = held_rad
+        return changed
+
+    def parameters(self, joint: str, source: str) -> list[TwinParameter]:
+        """Return the share of time in which goals are lost, and how long at a time [s].
+
+        Intervals allow for what ends so soon that nobody saw it.
+        """
+        share, (usual_s, low_s, high_s) = self.outages.values(self.period_s).values()
+        unseen = math.expm1(ABOUT_S / usual_s) * share[2]
+        share = (*share[:2], (share[2] + unseen) / (1.0 + unseen))
+        lasts_s = usual_s, max(low_s - ABOUT_S, 0.01), high_s
+        return [
+            TwinParameter(f"actuator_response.lost_goals.{name}", unit, nominal, at, (low, high),
+                          True, source, joint)
+            for name, unit, nominal, (at, low, high) in (
+                ("lost_fraction", "1", 0.0, share), ("lost_s", "s", 0.4, lasts_s)
+            )
+        ]  # fmt: skip
+
+
+def losses(
+    logs: Sequence[DriveLog], paths: Sequence[FloatArray], late_s: float, step_rad: float
+) -> LostGoals | None:
+    """Return which goals a joint didn't hear; None where none is known to lose any.
+
+    Args:
+        paths: of each log, where the joints would be, had all goals arrived [rad].
+        late_s: how late goals arrive [s].
+        step_rad: the steps that readings come in [rad].
+    """
+    records = [
+        (log.t_s, log.q_rad[:, log.columns], path[:, log.columns])
+        for log, path in zip(logs, paths, strict=True)
+    ]
+    step_rad = max(step_rad, ENCODER_STEP_RAD)
+    if (told_of := lost_goals(records, step_rad, BEHIND_RAD)) is None:
+        return None
+    joint, found = told_of
+    column = int(np.arange(logs[0].q_rad.shape[1])[logs[0].columns][joint])
+    period_s = float(np.median(np.concatenate([np.diff(log.t_s) for log in logs])))
+    about, spans = max(1, round(ABOUT_S / period_s)), dict[str, list[tuple[float, float, float]]]()
+    goals, down, untold = list[FloatArray](), list[Mask](), list[Mask]()
+    for log in logs:
+        before = np.concatenate([log.q_rad[:1], log.goal_rad])[:, column]
+        goals.append(before[np.searchsorted(log.goal_t_s, log.t_s - late_s + 1e-9, side="right")])
+    due = [record[2][:, joint] for record in records]
+    sag_rad = float(np.median(np.concatenate(due) - np.concatenate(goals)))
+    for log, path, goal, stands in zip(logs, due, goals, found, strict=True):
+        moved = np.abs(goal[about:] - goal[:-about]) > BEHIND_RAD
+        told = np.concatenate([np.zeros(min(about, len(goal)), bool), moved])
+        lost, mine = np.zeros(len(goal), bool), spans.setdefault(log.uid, [])
+        for first, last, place, _ in stands:
+            off_rad = np.abs(path[first : last + 1] - place)
+            begin = at = first + int(np.argmax(off_rad > 0.5 * BEHIND_RAD))
+            held = place - sag_rad  # the last goal that it heard
+            side = np.sign(goal[at] - held)
+            while log.t_s[at] - log.t_s[begin] < BEFORE_S and begin and (
+                (goal[begin - 1] - held) * side > 0.0
+            ):  # fmt: skip
+                begin -= 1
+            lost[begin : last + 1] = told[begin : last + 2] = True
+            told[begin : min(begin + about, last)] = False  # had it ended, nobody had seen it
+            began_s = float(log.t_s[begin - 1]) if begin else -math.inf
+            mine.append((began_s - late_s, float(log.t_s[last]) - late_s, held))
+        down.append(lost)
+        untold.append(~told)
+    outages = Outages(tuple(down), np.empty(0, bool), tuple(untold))
+    return LostGoals(column, spans, outages, period_s)

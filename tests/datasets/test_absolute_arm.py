@@ -55,6 +55,22 @@ def now_and_then(values: FloatArray, episode: int) -> FloatArray:
     return values[np.r_[0, ends][np.searchsorted(ends, np.arange(len(values)), "right")]]
 
 
+def loose(joint: int, share: float, mean_s: float) -> Change:
+    """What reaches a joint with a loose plug, at 30 rows a second."""
+
+    def heard(values: FloatArray, episode: int) -> FloatArray:
+        rng, out, lost = np.random.default_rng(episode), values.copy(), False
+        until_s = rng.exponential(mean_s * (1.0 / share - 1.0))
+        for k in range(1, len(out)):
+            while k / 30.0 >= until_s:
+                lost = not lost
+                until_s += rng.exponential(mean_s * (1.0 if lost else 1.0 / share - 1.0))
+            out[k] = out[k - 1] if lost else out[k]
+        return out
+
+    return changed(joint, heard)
+
+
 def swapped(values: FloatArray, _episode: int) -> FloatArray:
     return values[:, [0, 2, 1, 3, 4, 5]]
 
@@ -165,6 +181,8 @@ def test_a_straight_way_isnt_taken_for_steps() -> None:
         ("swapped_joints", 2, swapped, changed(1, lambda x, _: np.minimum(x, -20.0)), None),
         ("dead_joint", 3, changed(3, lambda x, _: np.full(len(x), 5.0)), as_is, None),
         ("clipped_joint", 1, changed(1, lambda x, _: np.minimum(x, 20.0)), as_is, None),
+        ("lost_goals", 0, loose(0, 0.3, 0.6), as_is, None),
+        ("lost_goals", 3, loose(3, 0.6, 1.2), as_is, None),
         ("repeats", None, as_is, repeats, 2.0),
         ("quantum", 0, as_is, changed(0, lambda x, _: np.round(x / 0.35) * 0.35), 0.35),
         ("noise", 4, as_is,
@@ -191,6 +209,26 @@ def test_a_fault_is_named_with_its_joint_and_size(
     assert first.to_mend == (kind != "dead_band")
     beside = {f.kind for f in found.findings if joint is None or NAMES[joint] not in f.about}
     assert beside <= {kind}
+
+
+@pytest.mark.parametrize("joints", [(1, 2, 3), (2,)])
+def test_what_sticks_and_jumps_by_little_or_by_one_size_loses_no_goals(
+    joints: Sequence[int],
+) -> None:
+    """Three real sets' shoulders and elbows stick for a second, then jump by up to 4 degrees."""
+
+    def sticks(values: FloatArray, episode: int) -> FloatArray:
+        rng, out = np.random.default_rng(episode), values.copy()
+        for joint in joints:
+            band, at = rng.uniform(1.0, 4.0), out[0, joint]
+            for k, goal in enumerate(values[:, joint]):
+                if abs(goal - at) > band:
+                    at, band = goal, rng.uniform(1.0, 4.0)
+                out[k, joint] = at
+        return out
+
+    told = [f.kind for f in report(recording(2, sent=sticks)).findings]
+    assert "lost_goals" not in told
 
 
 def test_weight_and_friction_of_small_servos_stop_no_collecting() -> None:

@@ -19,7 +19,7 @@ from gaploop.sim.cell import ENCODER_STEP_RAD, SimCell
 from gaploop.sim.gaps.mechanism import CommandPath, Values
 from gaploop.sim.identification.drive_fit import jump_rad
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
-from gaploop.sim.identification.noise import noise_parameters
+from gaploop.sim.identification.noise import losses, noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
     OpenLoopArm,
@@ -175,6 +175,65 @@ def test_what_lags_or_reads_in_steps_has_no_dead_band(station: dict[str, Values]
     takes = [motion_take(station, seed, None, ramps, 8.0) for seed in range(2)]
     logs = drive_logs(takes, SO101, 0.0)
     assert not any(jump_rad(logs, column) for column in range(5))
+
+
+LOOSE = {"elbow_flex.lost_fraction": 0.4, "elbow_flex.lost_s": 0.4}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {},
+        pytest.param({"actuator_response.latency": {"latency_s": 0.09}}, marks=pytest.mark.slow),
+        pytest.param(
+            {"actuator_response.backlash": {"backlash_rad": 0.03}}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_joint_that_loses_its_goals_is_found_and_nothing_else_of_it(
+    beside: dict[str, Values],
+) -> None:
+    """Its stands were a delay, a weak gain and a slow servo of that joint, or nothing."""
+    station = {"actuator_response.lost_goals": LOOSE, **beside}
+    rows = fit_drives([motion_take(station, k, None, ramps, 8.0) for k in range(4)], SO101)
+    lost = {p.key: p for p in rows.parameters if p.mechanism.endswith("lost_goals")}
+    assert set(lost) == set(LOOSE)
+    for key, p in lost.items():  # 90 % intervals of few losses miss, now and then, by little
+        assert 0.8 * p.interval[0] <= LOOSE[key] <= 1.25 * p.interval[1]
+    found = {p.mechanism for p in rows.parameters if p.differs}
+    assert found == {"actuator_response.lost_goals", *beside}
+
+
+@pytest.mark.members(3)
+@pytest.mark.parametrize(
+    "station",
+    [
+        {},
+        {"actuator_response.backlash": {"backlash_rad": 0.06}},
+        {"sensor_noise.coarse_encoder": {"step_rad": 0.03}},
+        {"actuator_response.weak": {"gain_factor": 0.05, "friction_nm": 0.3}},
+        {"actuator_response.slow": {"speed_limit_rad_s": 0.1}},
+        {"actuator_response.latency": {"latency_s": 0.2}},
+        {"actuator_response.drives": {"torque_factor": 0.15}},
+        {"actuator_response.drives": {"elbow_flex.dead_band_rad": 0.04}},
+        {"actuator_response.drives": {"elbow_flex.dead_band_rad": 0.15}},
+        {"sensor_noise.stale_reads": {"stale_fraction": 0.3, "burst_s": 0.3}},
+        {"sensor_noise.encoder_drift": {"drift_rad": 0.02, "noise_rad": 0.004}},
+    ],
+)
+def test_what_stands_otherwise_loses_no_goals(station: dict[str, Values]) -> None:
+    """Play, friction, dead bands, slow and weak servos, and a bus that all joints hear by."""
+    logs = drive_logs([motion_take(station, k, None, ramps, 8.0) for k in range(4)], SO101)
+    (paths,) = OpenLoopArm(SO101, logs).readings([{}])
+    assert losses(logs, paths, 0.0, encoder_step_rad(logs)) is None
+
+
+def test_what_blocks_a_joint_loses_no_goals() -> None:
+    """A stop lets it go where it stood: its goal comes back, and it doesn't jump."""
+    logs = drive_logs([motion_take({}, k, None, ramps, 8.0) for k in range(4)], SO101)
+    stopped = [replace(log, q_rad=np.minimum(log.q_rad, log.q_rad[0] + 0.1)) for log in logs]
+    (paths,) = OpenLoopArm(SO101, logs).readings([{}])
+    assert losses(stopped, paths, 0.0, encoder_step_rad(logs)) is None
 
 
 def test_the_joint_of_a_weak_servo_is_named_and_the_twin_follows_it() -> None:

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from benchmarks import blind_gaps
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim import gaps as gaps_module
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import MECHANISMS, add_mechanisms, draw_gaps, mechanisms_of
+from gaploop.sim.gaps import MECHANISMS, add_mechanisms, draw_gaps, mechanisms_of, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
+from gaploop.sim.scene import SceneOptions, cell_appliers
 
 add_mechanisms(blind_gaps.__name__)
 ALL = (*MECHANISMS, *blind_gaps.MECHANISMS)
@@ -347,3 +349,24 @@ def test_a_session_warms_the_servos_and_makes_them_late() -> None:
     assert cold_c < warm_c < hot_c
     assert cold_rad < warm_rad <= hot_rad
     assert "heat" not in {m.name for m in mechanisms_of("actuator_response")}
+
+
+@pytest.mark.parametrize(("arm", "columns"), [("so101", [2]), ("bi_so101", [2, 8])])
+def test_one_joint_loses_its_share_of_goals_anew_in_each_take(arm: str, columns: list[int]) -> None:
+    on = cell_appliers(SceneOptions(arm=CELL_ARMS[arm]))
+    lost = {"elbow_flex.lost_fraction": 0.3, "elbow_flex.lost_s": 0.2}
+    put_into(on, (), {"actuator_response.lost_goals": lost})
+    (fault,) = on.commands.faults.values()
+    rng, takes = np.random.default_rng(0), []
+    for _ in range(20):
+        fault.reset(rng)
+        before, rows = np.zeros(6 * (1 + (arm != "so101"))), []
+        for k in range(1, 1000):
+            goal = np.full_like(before, k)
+            fault.pass_on(0.02 * k, goal, before)
+            rows.append(goal != k)
+            before = goal
+        takes.append(np.array(rows))
+    assert len({take.tobytes() for take in takes}) == len(takes)
+    assert [int(k) for k in np.flatnonzero(np.any(takes, axis=(0, 1)))] == columns
+    assert np.mean(takes, axis=(0, 1))[columns] == pytest.approx(0.3, abs=0.05)
