@@ -372,7 +372,10 @@ def test_jaws_that_met_above_a_thing_grip_nothing(
     (scene.parent / "bench.xml").write_text(strong)
     scene.write_text(PICK)
     words = r"waypoint 3 grips nothing: ball is \d\d mm from the tool, which is \d\d mm off it"
-    assert re.search(words, said_by_doctor(scene, monkeypatch))
+    seen = doctor._went_wrong(SceneWorld(load_scene(scene)), 0).values()
+    assert re.search(words, "; ".join(seen))
+    told = "the open hand would stand in ball, with body 6; open its jaws wider"
+    assert told in said_by_doctor(scene, monkeypatch)
 
 
 @pytest.mark.parametrize("at", ["0 -.05 -.06", "0 .05 -.06", "0 0 0"])
