@@ -226,7 +226,8 @@ def lost_goals(
 def _stands(
     t_s: FloatArray, read: FloatArray, due: FloatArray, still: float, least: float
 ) -> list[Stand]:
-    found, n, first, values = list[Stand](), len(read), 0, read.tolist()
+    found, n, first = list[Stand](), len(read), 0
+    values, times_s = read.tolist(), t_s.tolist()
     while first < n - 1:
         low = high = values[first]
         last = first
@@ -236,16 +237,27 @@ def _stands(
                 break
             last += 1
         rows = slice(first, last + 1)
-        place = float(np.median(read[rows]))
-        if t_s[last] - t_s[first] >= SHORTEST_S and np.abs(due[rows] - place).max() >= least:
-            behind, jump = abs(float(due[last] - place)), math.nan
-            after = np.flatnonzero((t_s > t_s[last]) & (t_s <= t_s[last] + CAUGHT_UP_S))
-            if len(after):
-                there = after[np.argmin(np.abs(due - read)[after])]
-                went = float(read[there] - place) * np.sign(due[last] - place)
-                would, lacks = (abs(due[there] - at[k]) for at, k in ((due, last), (read, there)))
-                at_once = lacks < CAUGHT_UP * behind and went > FASTER * would
-                jump = behind if behind >= least and at_once else 0.0
-            found.append(Stand(first, last, place, jump))
+        is_long = times_s[last] - times_s[first] >= SHORTEST_S
+        # What is never far off at all needs no closer look: nearly all that is long enough.
+        if is_long and max(high - due[rows].min(), due[rows].max() - low) >= least:
+            place = float(np.median(read[rows]))
+            if np.abs(due[rows] - place).max() >= least:
+                jump = _jump(t_s, read, due, last, place, least)
+                found.append(Stand(first, last, place, jump))
         first = max(last, first + 1)
     return found
+
+
+def _jump(
+    t_s: FloatArray, read: FloatArray, due: FloatArray, last: int, place: float, least: float
+) -> float:
+    """Return by how much a joint goes on at once after a row in which it still stood."""
+    behind, until = abs(float(due[last] - place)), t_s[last] + CAUGHT_UP_S
+    after = slice(last + 1, int(np.searchsorted(t_s, until, side="right")))
+    if after.start == after.stop:
+        return math.nan
+    there = after.start + int(np.argmin(np.abs(due[after] - read[after])))
+    went = float(read[there] - place) * np.sign(due[last] - place)
+    would, lacks = (abs(due[there] - at[k]) for at, k in ((due, last), (read, there)))
+    at_once = lacks < CAUGHT_UP * behind and went > FASTER * would
+    return behind if behind >= least and at_once else 0.0

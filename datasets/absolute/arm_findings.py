@@ -475,9 +475,10 @@ class ArmTests:
     def _lost_goals(self) -> None:
         """A joint that stands time and again while its command moves on, then jumps after it."""
         free = self._free()
-        late_s = float(np.nanmedian([self.fits[k].delay_s.value for k in free] or [np.nan]))
-        if len(free) < 2 or not np.isfinite(late_s):
+        delays_s = [d for k in free if np.isfinite(d := self.fits[k].delay_s.value)]
+        if len(free) < 2 or not delays_s:
             return
+        late_s = float(np.median(delays_s))
         records = []
         for e in self.episodes:
             t_s = np.arange(len(e.reading)) / self.fps

@@ -378,6 +378,7 @@ def test_jaws_that_met_above_a_thing_grip_nothing(
     assert told in said_by_doctor(scene, monkeypatch)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("at", ["0 -.05 -.06", "0 .05 -.06", "0 0 0"])
 @pytest.mark.parametrize("out", ["z", "x"])
 def test_doctor_says_which_tool_is_between_the_jaws(
