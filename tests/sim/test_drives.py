@@ -157,15 +157,21 @@ def test_the_dead_band_of_a_joint_is_found_whatever_is_beside(beside: dict[str, 
     assert all(p.interval[1] - p.interval[0] < 0.5 * p.estimate for p in found.values())
 
 
+STANDING: list[dict[str, Values]] = [
+    {},
+    {"actuator_response.backlash": {"backlash_rad": 0.06}},
+    {"sensor_noise.coarse_encoder": {"step_rad": 0.03}},
+    {"actuator_response.weak": {"gain_factor": 0.05, "friction_nm": 0.3}},
+    {"actuator_response.slow": {"speed_limit_rad_s": 0.1}},
+]
+"""Stations whose joints stand while their goals go on, for other reasons."""
+
+
 @pytest.mark.members(2)
 @pytest.mark.parametrize(
     "station",
     [
-        {},
-        {"actuator_response.backlash": {"backlash_rad": 0.06}},
-        {"sensor_noise.coarse_encoder": {"step_rad": 0.03}},
-        {"actuator_response.weak": {"gain_factor": 0.05, "friction_nm": 0.3}},
-        {"actuator_response.slow": {"speed_limit_rad_s": 0.1}},
+        *STANDING,
         {"sensor_noise.stale_reads": {"stale_fraction": 0.5, "burst_s": 0.3}},
         {"sensor_noise.encoder_drift": {"drift_rad": 0.02, "noise_rad": 0.004}},
     ],
@@ -208,11 +214,7 @@ def test_a_joint_that_loses_its_goals_is_found_and_nothing_else_of_it(
 @pytest.mark.parametrize(
     "station",
     [
-        {},
-        {"actuator_response.backlash": {"backlash_rad": 0.06}},
-        {"sensor_noise.coarse_encoder": {"step_rad": 0.03}},
-        {"actuator_response.weak": {"gain_factor": 0.05, "friction_nm": 0.3}},
-        {"actuator_response.slow": {"speed_limit_rad_s": 0.1}},
+        *STANDING,
         {"actuator_response.latency": {"latency_s": 0.2}},
         {"actuator_response.drives": {"torque_factor": 0.15}},
         {"actuator_response.drives": {"elbow_flex.dead_band_rad": 0.04}},
