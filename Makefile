@@ -7,9 +7,8 @@ STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
 # Three keep two cores busy. Each file by one of them: what a file's tests share is made once.
 WORKERS ?= 3
-# Where one vanishes, its test is named and that is the end: xdist would hand finished files to the
-# others, and wait for them for ever.
-SIDE_BY_SIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
+# Where one is ended, another runs its test again; where a second one is, that is the end.
+SIDE_BY_SIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=1
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1
 # Memory that is given back to Linux is filled with zeros anew: a tenth of what tests on pictures

@@ -24,11 +24,13 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import quick_imports  # noqa: F401  before all else: others are imported with what it sets right
+from lost_workers import pytest_handlecrashitem, pytest_xdist_make_scheduler
 from patient_wire import loop_time, patient_sdks, patient_serial, until
 
 from gaploop.core import platform_calls, progress
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
+__all__ += ["pytest_handlecrashitem", "pytest_xdist_make_scheduler"]
 
 # Hugging Face's `datasets` keeps a copy of every table it reads, and withdrawals look through them
 # all: three thousand of tests' tables were in the user's own folder.
