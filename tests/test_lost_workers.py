@@ -43,10 +43,11 @@ def test_what_a_worker_ran_that_was_ended_runs_again_once(
     makefile = (Path(__file__).parents[1] / "Makefile").read_text()
     (words,) = re.findall(r"SIDE_BY_SIDE := -n \$\(WORKERS\) (.*)", makefile)
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    plugins = ["-p", "xdist.plugin", "-p", "lost_workers"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n2", *words.split(), "-p", "lost_workers", "."],
+        [sys.executable, "-m", "pytest", "-q", *plugins, "-n2", *words.split(), "."],
         cwd=tmp_path, text=True, timeout=900, capture_output=True, check=False,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert closing in done.stdout
