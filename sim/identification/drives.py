@@ -53,6 +53,7 @@ UNLIKE: Final = 3.0
 """A joint whose error is so many times the others' median has something that wasn't measured."""
 SELECT_S: Final = 30.0
 """So much motion decides which parameters differ; all of it, by how much [s]."""
+HELD: Final = "frames, goals held"
 MOST_S: Final = 160.0
 """Of more motion than this, episodes are left out evenly [s]."""
 
@@ -107,14 +108,21 @@ def fit_drives(
         # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
         # between them; taking its goals for held ones would look like drives that answer early.
         ways = {
-            "frames, goals held": logs,
+            HELD: logs,
             "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
         }
     tried = [(goals, way, *_cut(way, arm, advance)) for goals, way in ways.items()]
-    goals, way, judge, fitter, rest = tried[likeliest([fitter for *_, fitter, _ in tried])]
+    fitters = [fitter for *_, fitter, _ in tried]
+    sent = likeliest(fitters, [fitter.late() for fitter in fitters])
+    goals, way, judge, fitter, rest = tried[sent]
     whole = drive_logs(takes, arm, 0.0)
     jumps_rad = [jump_rad(whole, k) for k in arm.arm_columns]
     found, rival = fitter.choose(rest, jumps_rad)
+    if found.chosen and len(ways) > 1:  # slow drives hide how goals came, as long as nobody knows
+        fits = [found, sent_otherwise(found, fitters[1 - sent], goals == HELD)]
+        if likeliest(fitters, fits[:: 1 - 2 * sent]) != sent:
+            goals, way, judge, fitter, rest = tried[1 - sent]
+            found, rival = fitter.choose(rest, jumps_rad)
     if lost := _lost(way, arm, fitter.late()):
         heard_judge, heard_fitter, heard_rest = _cut(lost.heard(way), arm, advance)
         heard, its_rival = heard_fitter.choose(heard_rest, jumps_rad)
@@ -207,18 +215,31 @@ def _lost(way: Sequence[DriveLog], arm: DrivenArm, drives: Fit) -> LostGoals | N
     return losses(way, paths, late_s, encoder_step_rad(way))
 
 
-def likeliest(ways: Sequence[DriveFitter]) -> int:
+def likeliest(ways: Sequence[DriveFitter], fits: Sequence[Fit]) -> int:
     """Return which of one or two ways of sending the goals most joints speak for.
 
-    A delay alone must do for all of them; the fault of a joint may look like another way, so that
-    joints vote. Neighbouring readings are counted alike: a poor fit's count makes it look less so.
+    What differs, such as a delay, must do for all of them; the fault of a joint may look like
+    another way, so that joints vote. Neighbouring readings are counted alike: a poor fit's count
+    makes it look less so.
     """
     if len(ways) < 2:
         return 0
-    late = [fitter.late().error for fitter in ways]
-    count = np.minimum.reduce([f.alike(error) for f, error in zip(ways, late, strict=True)])
-    one, other = (f.cost(error) / count for f, error in zip(ways, late, strict=True))
+    each = list(zip(ways, fits, strict=True))
+    count = np.minimum.reduce([fitter.alike(fit.error) for fitter, fit in each])
+    one, other = (fitter.cost(fit.error) / count for fitter, fit in each)
     return int(np.median(one - other) > 0)
+
+
+def sent_otherwise(found: Fit, fitter: DriveFitter, was_held: bool) -> Fit:
+    """Return what was found as goals that were sent the other way have it.
+
+    Held goals come half a frame later than those that go on between frames.
+    """
+    frame_s = float(np.median(np.diff(next(log for log in fitter.logs if log.from_frames).t_s)))
+    values = dict(zip(found.chosen, found.x.tolist(), strict=True))
+    late = Candidate(*LATENCY.shared, "", None, LATENCY)
+    values[late] = max(values.get(late, 0.0) + frame_s / 2 * (1 if was_held else -1), 0.0)
+    return fitter.fit([*values], [*values.values()], QUICK)
 
 
 def _by_joint(curves: Sequence[OpenLoopCurve]) -> FloatArray:

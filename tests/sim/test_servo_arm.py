@@ -15,7 +15,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.views.joints import of_model
 from gaploop.sim.identification.drive_fit import QUICK, DriveFitter, candidates
-from gaploop.sim.identification.drives import fit_drives, likeliest
+from gaploop.sim.identification.drives import fit_drives, likeliest, sent_otherwise
 from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, ServoArm, drive_logs
 from gaploop.sim.plant import make_plant
 from gaploop.teleop.emulator.arms import arm_plan
@@ -125,7 +125,26 @@ def test_goals_that_were_held_are_not_taken_for_ramped() -> None:
     rough = {"actuator_response.drives": {"elbow_flex.friction_nm": 1.0}}
     (log,) = drive_logs([planted_take(mjcf, rough, 1, 4.0)], ServoArm(mjcf))
     held, ramped = (DriveFitter(ServoArm(mjcf), [way]) for way in (log, log.ramped()))
-    assert likeliest([held, ramped]) == 0
+    assert likeliest([held, ramped], [held.late(), ramped.late()]) == 0
+
+
+@pytest.mark.parametrize("is_ramped", [False, True], ids=["held", "ramped"])
+def test_a_slow_arm_does_not_hide_how_its_goals_were_sent(tmp_path: Path, is_ramped: bool) -> None:
+    """Taken for ramped, held goals made 30 ms of delay beside the speed limit that was there.
+
+    Far behind its goals an arm hardly shows when they came, until its limit is known.
+    """
+    arm = ServoArm(two_joints(tmp_path))
+    slow = {"actuator_response.slow": {"speed_limit_rad_s": 0.5}}
+    (log,) = drive_logs([planted_take(arm.path, slow, 1, 4.0)], arm)
+    if is_ramped:
+        log = replace(log, q_rad=OpenLoopArm(arm, [log.ramped()]).readings([slow])[0][0])
+    ways = [DriveFitter(arm, [way]) for way in (log, log.ramped())]
+    (limit,) = (c for c in candidates(arm) if c.key == "speed_limit_rad_s")
+    for taken in (0, 1):
+        found = ways[taken].fit([limit], [limit.scaled(0.7)], QUICK)
+        fits = [found, sent_otherwise(found, ways[1 - taken], was_held=not taken)]
+        assert likeliest(ways, fits[:: 1 - 2 * taken]) == is_ramped
 
 
 @pytest.mark.slow
