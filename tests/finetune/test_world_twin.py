@@ -252,6 +252,7 @@ class Watched(Beside):
 gym.register("gym_follow/Watched-v0", entry_point=Watched, max_episode_steps=STEPS)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("gap", "named"),
     [
