@@ -19,6 +19,7 @@ from gaploop.core.twin import Twin, TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.identification.contact import FULL, PROBE, fit_contact
 from gaploop.sim.identification.drive_fit import (
+    CLEAR,
     DEAD_BAND,
     LATENCY,
     LEAST_BAND_RAD,
@@ -118,10 +119,12 @@ def fit_drives(
     whole = drive_logs(takes, arm, 0.0)
     jumps_rad = [jump_rad(whole, k) for k in arm.arm_columns]
     found, rival = fitter.choose(rest, jumps_rad)
-    if found.chosen and len(ways) > 1:  # slow drives hide how goals came, as long as nobody knows
-        fits = [found, sent_otherwise(found, fitters[1 - sent], goals == HELD)]
-        if likeliest(fitters, fits[:: 1 - 2 * sent]) != sent:
-            goals, way, judge, fitter, rest = tried[1 - sent]
+    if found.chosen and any(log.from_frames for log in fitter.logs):
+        # Slow drives hide how goals came, until they are known.
+        other = tried[1 - sent]
+        fits = [found, sent_otherwise(found, other[3], goals == HELD)]
+        if likeliest([fitter, other[3]], fits, CLEAR):
+            goals, way, judge, fitter, rest = other
             found, rival = fitter.choose(rest, jumps_rad)
     if lost := _lost(way, arm, fitter.late()):
         heard_judge, heard_fitter, heard_rest = _cut(lost.heard(way), arm, advance)
@@ -215,8 +218,9 @@ def _lost(way: Sequence[DriveLog], arm: DrivenArm, drives: Fit) -> LostGoals | N
     return losses(way, paths, late_s, encoder_step_rad(way))
 
 
-def likeliest(ways: Sequence[DriveFitter], fits: Sequence[Fit]) -> int:
-    """Return which of one or two ways of sending the goals most joints speak for.
+def likeliest(ways: Sequence[DriveFitter], fits: Sequence[Fit], clear: float = 0.0) -> int:
+    """Return which of one or two ways of sending the goals most joints speak for, the first one
+    unless the second is better by more than `clear`.
 
     What differs, such as a delay, must do for all of them; the fault of a joint may look like
     another way, so that joints vote. Neighbouring readings are counted alike: a poor fit's count
@@ -227,7 +231,7 @@ def likeliest(ways: Sequence[DriveFitter], fits: Sequence[Fit]) -> int:
     each = list(zip(ways, fits, strict=True))
     count = np.minimum.reduce([fitter.alike(fit.error) for fitter, fit in each])
     one, other = (fitter.cost(fit.error) / count for fitter, fit in each)
-    return int(np.median(one - other) > 0)
+    return int(np.median(one - other) > clear)
 
 
 def sent_otherwise(found: Fit, fitter: DriveFitter, was_held: bool) -> Fit:
@@ -235,10 +239,11 @@ def sent_otherwise(found: Fit, fitter: DriveFitter, was_held: bool) -> Fit:
 
     Held goals come half a frame later than those that go on between frames.
     """
-    frame_s = float(np.median(np.diff(next(log for log in fitter.logs if log.from_frames).t_s)))
+    frames_s = [np.diff(log.t_s) for log in fitter.logs if log.from_frames]
+    half_s = float(np.median(np.concatenate(frames_s))) / 2
     values = dict(zip(found.chosen, found.x.tolist(), strict=True))
     late = Candidate(*LATENCY.shared, "", None, LATENCY)
-    values[late] = max(values.get(late, 0.0) + frame_s / 2 * (1 if was_held else -1), 0.0)
+    values[late] = max(values.get(late, 0.0) + (half_s if was_held else -half_s), 0.0)
     return fitter.fit([*values], [*values.values()], QUICK)
 
 

@@ -14,7 +14,7 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.views.joints import of_model
-from gaploop.sim.identification.drive_fit import QUICK, DriveFitter, candidates
+from gaploop.sim.identification.drive_fit import CLEAR, QUICK, DriveFitter, candidates
 from gaploop.sim.identification.drives import fit_drives, likeliest, sent_otherwise
 from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, ServoArm, drive_logs
 from gaploop.sim.plant import make_plant
@@ -143,8 +143,9 @@ def test_a_slow_arm_does_not_hide_how_its_goals_were_sent(tmp_path: Path, is_ram
     (limit,) = (c for c in candidates(arm) if c.key == "speed_limit_rad_s")
     for taken in (0, 1):
         found = ways[taken].fit([limit], [limit.scaled(0.7)], QUICK)
-        fits = [found, sent_otherwise(found, ways[1 - taken], was_held=not taken)]
-        assert likeliest(ways, fits[:: 1 - 2 * taken]) == is_ramped
+        other = sent_otherwise(found, ways[1 - taken], was_held=not taken)
+        both = [ways[taken], ways[1 - taken]]
+        assert likeliest(both, [found, other], CLEAR) == (taken != is_ramped)
 
 
 @pytest.mark.slow
