@@ -85,6 +85,10 @@ _RECORDS: Final = {
     "dataset.tags": "leave it out, the dataset's card on the Hub has tags",
     "dataset.no_stamp": "leave it out, names stay as they are given",
 }  # fmt: skip
+_LOOKS_AT: Final = dict.fromkeys(
+    ("env.type", "env.task"),
+    "--env.gym=package:ID with --env.kwargs, such as gym_aloha:gym_aloha/AlohaInsertion-v0",
+)
 _TRAINS: Final = "gaploop finetune --method=lerobot … -- takes lerobot-train's options"
 OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
     "teleoperate": _DRIVES,
@@ -139,6 +143,8 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
         "policy": "--policy.path, --policy.device, --policy.format",
         "trust_remote_code": "leave it out, no code of a policy's own is run",
     },
+    "doctor": _LOOKS_AT,
+    "identify": _LOOKS_AT,
 }  # fmt: skip
 """Command → options of LeRobot's command that it hasn't, with all below them → what does it here.
 """

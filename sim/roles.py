@@ -25,6 +25,8 @@ KINDS: Final = ("arm", "gripper", "object", "table", "cameras")
 SCALAR: Final = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 MUCH_LARGER: Final = 2
 """A body with several moving parts is the hand, unless one part has this many times the joints."""
+LEAST_ARM: Final = 4
+"""Two parts with as many joints as each other, at least so many, are two arms."""
 GRIPPER_WORDS: Final = ("grip", "jaw", "finger", "claw")
 
 
@@ -33,9 +35,9 @@ class Roles:
     """Ids in one model.
 
     Attributes:
-        arm: joints from the base to the hand.
+        arm: joints from the base to the hand; of two arms that are alike, those of both.
         gripper: joints that move the fingers.
-        fingers: geoms that hold the object.
+        hands: of each hand, the geoms that hold the object.
         object: the body that is carried, or -1.
         table: what the object lies on: a body, or 0 where it is a part of the world.
         table_geoms: its geoms.
@@ -46,13 +48,18 @@ class Roles:
 
     arm: tuple[int, ...] = ()
     gripper: tuple[int, ...] = ()
-    fingers: tuple[int, ...] = ()
+    hands: tuple[tuple[int, ...], ...] = ()
     object: int = -1
     table: int = -1
     table_geoms: tuple[int, ...] = ()
     cameras: tuple[int, ...] = ()
     measured: tuple[Mounted, ...] = ()
     doubts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fingers(self) -> tuple[int, ...]:
+        """Geoms that hold the object, of all hands."""
+        return tuple(g for hand in self.hands for g in hand)
 
     def words(self, model: mujoco.MjModel) -> dict[str, str]:
         """Return role to the model's name for it, or to what isn't known."""
@@ -76,7 +83,7 @@ class Roles:
 def find_roles(
     model: mujoco.MjModel,
     data: mujoco.MjData,
-    camera: int | None = None,
+    cameras: Sequence[int] | None = None,
     file: Path | None = None,
     jaw: str = "",
     judged: Collection[str] = (),
@@ -85,7 +92,7 @@ def find_roles(
 
     Args:
         data: kinematics are known; it isn't changed.
-        camera: which one the environment draws by, where it says so; -1 for none of the model's.
+        cameras: those that the environment draws by, where it says so; () for none of the model's.
         file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras (a list,
             or each with what `Mounted.of` reads).
         jaw: the joint that a scene file names as its gripper's.
@@ -96,32 +103,28 @@ def find_roles(
     """
     said = _read(file, model) if file else {}
     doubts = dict[str, str]()
-    arm, gripper, hand = _arm(model)
-    if jaw and (own := model.joint(jaw).id) not in gripper:
-        parents = model.body_parentid[model.jnt_bodyid]
-        hand = int(parents[own])
-        gripper = tuple(
-            int(j) for j in np.flatnonzero(parents == hand) if model.jnt_type[j] in SCALAR
-        )
-        arm = tuple(j for j in arm if j not in gripper)
-    arm, gripper = tuple(said.get("arm", arm)), tuple(said.get("gripper", gripper))
+    limbs = _arms(model)
+    if jaw:
+        own = model.joint(jaw).id
+        limbs = [limb for limb in limbs if own in (*limb[0], *limb[1])] or limbs[-1:]
+        if limbs and own not in limbs[0][1]:
+            parents = model.body_parentid[model.jnt_bodyid]
+            hand = int(parents[own])
+            gripper = [
+                int(j) for j in np.flatnonzero(parents == hand) if model.jnt_type[j] in SCALAR
+            ]
+            limbs = [([j for j in limbs[0][0] if j not in gripper], gripper, hand)]
+    arm = tuple(said.get("arm", [j for limb in limbs for j in limb[0]]))
+    gripper = tuple(said.get("gripper", [j for limb in limbs for j in limb[1]]))
     if not arm:
         doubts["arm"] = "no driven chain of joints was found: name its joints"
-    moved = {int(model.jnt_bodyid[j]) for j in gripper}
-    fingers = tuple(
-        g
-        for g in range(model.ngeom)
-        if model.geom_contype[g] | model.geom_conaffinity[g]
-        and any(_is_below(model, int(model.geom_bodyid[g]), body) for body in moved)
-    )
-    if fingers and len(moved) == 1 and hand >= 0:  # one jaw moves, the other is the hand's
-        fingers += tuple(g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == hand)
+    hands = _hands(model, {int(model.jnt_bodyid[j]) for j in gripper}, [limb[2] for limb in limbs])
     if not gripper and arm and "gripper" not in said:
         doubts["gripper"] = (
             "no moving fingers were found at the end of the arm: name their joints, or [] for none"
         )
-    base = model.body_rootid[model.jnt_bodyid[arm[0]]] if arm else -1
-    thing, choices = _object(model, base)
+    bases = {int(model.body_rootid[model.jnt_bodyid[j]]) for j in arm}
+    thing, choices = _object(model, bases)
     if thing < 0 and len(about := [name for name in choices if name in judged]) == 1:
         thing = int(model.body(about[0]).id)
     if "object" in said:
@@ -129,7 +132,7 @@ def find_roles(
     elif thing < 0:
         driven = {model.actuator_trnid[a, 0] for a in motors_of(model, range(model.njnt))}
         moving = {int(b) for j, b in enumerate(model.jnt_bodyid) if j not in driven}
-        moving = {b for b in moving if model.body_rootid[b] != base}
+        moving = {b for b in moving if int(model.body_rootid[b]) not in bases}
         such = ", such as " * bool(moving) + ", ".join(_name(model, b) for b in sorted(moving))
         doubts["object"] = (
             f"one of {', '.join(choices)}"
@@ -143,19 +146,19 @@ def find_roles(
         table, table_geoms = _below(model, data, thing)
     if not table_geoms:
         doubts["table"] = "nothing still was found below the object: name a body or geom"
-    cameras = tuple(range(model.ncam)) if camera in (None, -1) else (camera,)
+    known = range(model.ncam) if cameras is None else cameras
     if "cameras" in said:
-        cameras = tuple(said["cameras"])
-    elif len(cameras) != 1 or camera == -1:
-        names = ", ".join(model.camera(c).name for c in cameras)
+        known = said["cameras"]
+    elif not known or (cameras is None and len(known) > 1):
+        names = ", ".join(model.camera(c).name for c in range(model.ncam))
         doubts["cameras"] = (
             f"{names and 'one or more of '}{names or 'the model has none'}"
-            if camera is None or not names
+            if cameras is None or not names
             else f"it draws by none of the model's; have it made with one of {names}"
         )
-        cameras = ()
+        known = ()
     measured = said.get("measured", ())
-    return Roles(arm, gripper, fingers, thing, table, table_geoms, cameras, measured, doubts)
+    return Roles(arm, gripper, hands, thing, table, table_geoms, tuple(known), measured, doubts)
 
 
 def measures_cameras(file: Path | None) -> bool:
@@ -214,8 +217,12 @@ def _is_below(model: mujoco.MjModel, body: int, above: int) -> bool:
     return body == above
 
 
-def _arm(model: mujoco.MjModel) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the joints of the arm and of its gripper, and the hand's body or -1."""
+type Limb = tuple[list[int], list[int], int]
+"""Joints of an arm and of its gripper, and the hand's body."""
+
+
+def _arms(model: mujoco.MjModel) -> list[Limb]:
+    """Return the arm; or two, where two that are driven have as many joints as each other."""
     scalar = [j for j in range(model.njnt) if int(model.jnt_type[j]) in SCALAR]
     root = {j: int(model.body_rootid[model.jnt_bodyid[j]]) for j in scalar}
     joint_drive = int(mujoco.mjtTrn.mjTRN_JOINT)
@@ -227,10 +234,16 @@ def _arm(model: mujoco.MjModel) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     welded = weld(model)
     if welded >= 0:
         driven.add(int(model.body_rootid[welded]))
-    roots = sorted(driven, key=lambda r: sum(x == r for x in root.values()))
-    if not roots:
-        return (), (), -1
-    body, chain = roots[-1], list[int]()
+    count = {r: sum(x == r for x in root.values()) for r in sorted(driven)}
+    largest = [r for r in count if count[r] == max(count.values())]
+    if len(largest) != 2 or count[largest[0]] < LEAST_ARM:
+        largest = largest[-1:]
+    return [limb for r in largest for limb in _limbs(model, r, scalar)]
+
+
+def _limbs(model: mujoco.MjModel, body: int, scalar: Sequence[int]) -> list[Limb]:
+    """Return the arm that begins with a body, or two on what stands there."""
+    chain = list[int]()
 
     def joints(within: int) -> list[int]:
         return [j for j in scalar if _is_below(model, int(model.jnt_bodyid[j]), within)]
@@ -239,17 +252,38 @@ def _arm(model: mujoco.MjModel) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         chain += [j for j in scalar if int(model.jnt_bodyid[j]) == body]
         children = [b for b in range(body + 1, model.nbody) if int(model.body_parentid[b]) == body]
         parts = sorted((len(joints(b)), -b) for b in children if joints(b))
+        counts = [count for count, _ in parts]
+        if len(parts) == 2 and counts[0] == counts[1] >= max(LEAST_ARM, len(chain) + 1):
+            arms = [limb for _, b in reversed(parts) for limb in _limbs(model, -b, scalar)]
+            return [(chain + arms[0][0], *arms[0][1:]), *arms[1:]]
         if not parts or (len(parts) > 1 and parts[-1][0] < MUCH_LARGER * parts[-2][0]):
             break
         body = -parts[-1][1]
-    gripper = tuple(j for b in (-b for _, b in parts) for j in joints(b))
+    gripper = [j for b in (-b for _, b in parts) for j in joints(b)]
     hand = body
     if not gripper and chain:  # a single jaw at the end
         words = f"{model.joint(chain[-1]).name} {_name(model, int(model.jnt_bodyid[chain[-1]]))}"
         if any(word in words.lower() for word in GRIPPER_WORDS):
-            gripper, hand = (chain.pop(),), int(model.body_parentid[body])
+            gripper, hand = [chain.pop()], int(model.body_parentid[body])
     hinge = int(mujoco.mjtJoint.mjJNT_HINGE)
-    return tuple(j for j in chain if int(model.jnt_type[j]) == hinge), gripper, hand
+    return [([j for j in chain if int(model.jnt_type[j]) == hinge], gripper, hand)]
+
+
+def _hands(
+    model: mujoco.MjModel, moved: Collection[int], hands: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the geoms of fingers, hand by hand; of a hand with one jaw, its own as well."""
+    groups = [{b for b in moved if _is_below(model, b, hand)} for hand in hands]
+    others = {*moved}.difference(*groups)
+    solid = [g for g in range(model.ngeom) if model.geom_contype[g] | model.geom_conaffinity[g]]
+    found = list[tuple[int, ...]]()
+    for hand, bodies in zip((*hands, -1), (*groups, others), strict=True):
+        of = {g: int(model.geom_bodyid[g]) for g in solid}
+        fingers = [g for g in solid if any(_is_below(model, of[g], body) for body in bodies)]
+        if fingers and len(bodies) == 1 and hand >= 0:  # one jaw moves, the other is the hand's
+            fingers += [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == hand]
+        found += [tuple(fingers)] if fingers else []
+    return tuple(found)
 
 
 def weld(model: mujoco.MjModel) -> int:
@@ -262,7 +296,7 @@ def weld(model: mujoco.MjModel) -> int:
     return -1
 
 
-def _object(model: mujoco.MjModel, base: int) -> tuple[int, list[str]]:
+def _object(model: mujoco.MjModel, bases: Collection[int]) -> tuple[int, list[str]]:
     """Return the one body that moves freely, or -1 with the names of those that do."""
     free = [
         int(model.jnt_bodyid[j])
@@ -274,7 +308,7 @@ def _object(model: mujoco.MjModel, base: int) -> tuple[int, list[str]]:
         for g in range(model.ngeom)
         if model.geom_contype[g] | model.geom_conaffinity[g]
     }
-    free = [body for body in free if body != base and body in solid]
+    free = [body for body in free if body not in bases and body in solid]
     return (free[0] if len(free) == 1 else -1), [_name(model, body) for body in free]
 
 
@@ -358,7 +392,7 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
         return None
     mujoco.mj_forward(model, data)
     jaw, judged = getattr(env.unwrapped, "jaw", ""), getattr(env.unwrapped, "judged", ())
-    found = find_roles(model, data, camera_of(env, model), roles, jaw, judged)
+    found = find_roles(model, data, cameras_of(env, model), roles, jaw, judged)
     joints = (*found.arm, *found.gripper)
     by_joint = {int(model.actuator_trnid[a, 0]): a for a in motors_of(model, joints)}
     servos = position_servos(model)
@@ -440,23 +474,31 @@ def period_of(env: Env) -> float:
     return 1.0 / float(env.metadata.get("render_fps") or USUAL_HZ)
 
 
-def camera_of(env: Env, model: mujoco.MjModel) -> int | None:
-    """Return the camera that an environment says it draws by; None where it doesn't say.
+def cameras_of(env: Env, model: mujoco.MjModel) -> Sequence[int] | None:
+    """Return the cameras that an environment says it draws by; None where it doesn't say.
 
-    -1 is a free camera.
+    () is a free camera. Pictures of an observation that are called as cameras are theirs.
     """
     inner, names = env.unwrapped, [model.camera(c).name for c in range(model.ncam)]
     renderer = getattr(inner, "mujoco_renderer", None)  # gymnasium's, which falls back on "track"
     for holder in (renderer, inner):
         name = getattr(holder, "camera_name", None) or ("track" if holder is renderer else "")
         if isinstance(name, str) and name in names:
-            return names.index(name)
+            return [names.index(name)]
         number = getattr(holder, "camera_id", None)
         if isinstance(number, int) and 0 <= number < model.ncam:
-            return number
+            return [number]
         if holder is not None and holder is renderer:
-            return -1
-    return None
+            return ()
+    return [names.index(n) for n in _pictures_of(env.observation_space) if n in names] or None
+
+
+def _pictures_of(space: gym.Space[Any], name: str = "") -> Iterator[str]:
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.items():
+            yield from _pictures_of(part, str(key))
+    elif isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+        yield name
 
 
 def takes_targets(env: Env, roles: Path | None = None) -> bool:

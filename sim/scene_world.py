@@ -119,17 +119,17 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._asked = [(s, parse(s.success, model, f"{where}, success")) for s in scene.asked()]
         self.asked: Scene = self._asked[0][0]
         self._holds: Holds = self._asked[0][1]
-        root = int(model.body_rootid[model.jnt_bodyid[joints[0].id]])
+        roots = model.body_rootid[model.jnt_bodyid[[joint.id for joint in joints]]]
         mujoco.mj_forward(model, self.data)
         found = find_roles(model, self.data, jaw=self.jaw)
-        fingers = frozenset(int(model.geom_bodyid[g]) for g in found.fingers)
-        if uses(scene.success, "held") and not fingers:
+        hands = [frozenset(int(model.geom_bodyid[g]) for g in hand) for hand in found.hands]
+        if uses(scene.success, "held") and not hands:
             raise UnusableInputError(f"{where}, held: no gripper was found. Say released instead.")
         self.state = SceneState(
             model,
             self.data,
-            arm=frozenset(int(b) for b in np.flatnonzero(model.body_rootid == root)),
-            hands=[fingers] if fingers else (),
+            arm=frozenset(map(int, np.flatnonzero(np.isin(model.body_rootid, roots)))),
+            hands=hands,
             tools=[model.site(scene.tool.site).id] if scene.tool.site in sites else (),
         )
         self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None

@@ -8,7 +8,7 @@ twin: the scene by its pictures, contact by what is felt of it.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -92,6 +92,23 @@ class FittedDrives:
     curves: list[OpenLoopCurve]
 
 
+class Sent(NamedTuple):
+    """Logs as their goals may have been sent, divided for a fit.
+
+    Attributes:
+        goals: in which way, in words.
+        judge: pieces that are held out.
+        chooser: of those that choose parameters.
+        rest: of all others: judges what was chosen.
+    """
+
+    goals: str
+    logs: list[DriveLog]
+    judge: list[DriveLog]
+    chooser: DriveFitter
+    rest: DriveFitter
+
+
 def fit_drives(
     takes: Sequence[Take], arm: DrivenArm, advance: Callable[[int], None] = lambda _steps: None
 ) -> FittedDrives:
@@ -103,70 +120,36 @@ def fit_drives(
     Raises:
         UnusableInputError: as of `drive_logs`.
     """
-    logs = _evenly(drive_logs(takes, arm), MOST_S)
-    ways = {"telemetry": logs}
-    if any(log.from_frames for log in logs):
-        # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
-        # between them; taking its goals for held ones would look like drives that answer early.
-        ways = {
-            HELD: logs,
-            "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
-        }
-    tried = [(goals, way, *_cut(way, arm, advance)) for goals, way in ways.items()]
-    fitters = [fitter for *_, fitter, _ in tried]
-    sent = likeliest(fitters, [fitter.late() for fitter in fitters])
-    goals, way, judge, fitter, rest = tried[sent]
     whole = drive_logs(takes, arm, 0.0)
     jumps_rad = [jump_rad(whole, k) for k in arm.arm_columns]
-    found, rival = fitter.choose(rest, jumps_rad)
-    if found.chosen and any(log.from_frames for log in fitter.logs):
-        # Slow drives hide how goals came, until they are known.
-        other = tried[1 - sent]
-        fits = [found, sent_otherwise(found, other[3], goals == HELD)]
-        if likeliest([fitter, other[3]], fits, CLEAR):
-            goals, way, judge, fitter, rest = other
-            found, rival = fitter.choose(rest, jumps_rad)
-    if lost := _lost(way, arm, fitter.late()):
-        heard_judge, heard_fitter, heard_rest = _cut(lost.heard(way), arm, advance)
-        heard, its_rival = heard_fitter.choose(heard_rest, jumps_rad)
+    sent, found, rival = _as_sent(_evenly(drive_logs(takes, arm), MOST_S), arm, jumps_rad, advance)
+    if lost := _lost(sent.logs, arm, sent.chooser.late()):
+        heard = _cut(sent.goals, lost.heard(sent.logs), arm, advance)
+        by_heard, its_rival = heard.chooser.choose(heard.rest, jumps_rad)
         column = arm.arm_columns.index(lost.column)
-        if heard_rest.spread(heard)[column] < (1 - LEAST_GAIN) * rest.spread(found)[column]:
-            lost = _lost(way, arm, heard) or lost  # what the drives do isn't taken for losses
-            way, whole = lost.heard(way), lost.heard(whole)
-            judge, found, rival = heard_judge, heard, its_rival
+        if heard.rest.spread(by_heard)[column] < (1 - LEAST_GAIN) * sent.rest.spread(found)[column]:
+            # what the drives do isn't taken for losses
+            lost = _lost(sent.logs, arm, by_heard) or lost
+            whole = lost.heard(whole)
+            sent = heard._replace(logs=lost.heard(sent.logs))
+            found, rival = by_heard, its_rival
         else:  # the drives explain as much
             lost = None
-    nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
-    shown = arm.arm_columns
-    curves = [
-        OpenLoopCurve(log.uid, log.t_s, *(q[:, shown] for q in (log.q_rad, log.sent(), *paths)))
-        for log, *paths in zip(judge, nominal, fitted, strict=True)
-    ]
-    before, after = (float(np.mean([e.mean() for e in errors])) for errors in (
-        [np.abs(c.before_rad - c.read_rad) for c in curves],
-        [np.abs(c.after_rad - c.read_rad) for c in curves],
-    ))  # fmt: skip
-    moves = [moving(c.read_rad, c.t_s) for c in curves]
-    if not any(rows.any() for rows in moves):
-        moves = [np.ones_like(rows) for rows in moves]
-    left = [
-        sum(
-            float(np.abs(getattr(c, which) - c.read_rad)[rows].sum())
-            for c, rows in zip(curves, moves, strict=True)
-        )
-        for which in ("after_rad", "before_rad")
-    ]
-    if left[0] > (1 - LEAST_GAIN) * left[1]:
-        found, after, rival = Fit((), np.empty(0), found.error), before, ()
+    curves = _curves(sent.judge, arm, found)
+    before, after = (_moving_error(curves, which) for which in ("before_rad", "after_rad"))
+    if after > (1 - LEAST_GAIN) * before:  # what was found does hardly more than nothing
+        found, rival = Fit((), np.empty(0), found.error), ()
         curves = [replace(c, after_rad=c.before_rad) for c in curves]
-    by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in shown]
-    everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
+    everything = DriveFitter(arm, [piece for log in sent.logs for piece in log.pieces()], advance)
     final, bands = everything.with_dead_bands(
         everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
     )
-    motion_s = sum(float(log.t_s[-1]) for log in way)
-    source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
-    encoders = _encoder_parameters(everything, final, way, source)
+    motion_s = sum(float(log.t_s[-1]) for log in sent.logs)
+    source = (
+        f"{len(sent.logs)} episode{'s' * (len(sent.logs) > 1)}, {motion_s:.0f} s of motion, "
+        f"{sent.goals}"
+    )
+    encoders = _encoder_parameters(everything, final, sent.logs, source)
     noise = list[TwinParameter]()
     if not isinstance(arm, ServoArm):  # whose joints `sensor_noise.readings` doesn't know
         noise = noise_parameters(whole, arm, final.setting, source)
@@ -175,40 +158,85 @@ def fit_drives(
     parameters = [*_drive_parameters(everything, final, bands, source), *encoders]
     if lost:
         parameters += lost.parameters(arm.joint_names[lost.column], source)
+    by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in arm.arm_columns]
     close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders if p.unit == "rad"))
     # One joint that its model doesn't follow hides in the mean over all of them.
     odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint[:, 2])))
     unlike = {j: e for j, e in zip(named, by_joint[:, 2].tolist(), strict=True) if e > odd_rad}
+    _, before_rad, after_rad = by_joint.mean(0).tolist()
     fit = {
-        "open_loop_error_before": before,
-        "open_loop_error_after": after,
+        "open_loop_error_before": before_rad,
+        "open_loop_error_after": after_rad,
         "unit": "rad",
-        "held_out": sorted({log.uid for log in judge}),
-        "takes": len(way),
+        "held_out": sorted({log.uid for log in sent.judge}),
+        "takes": len(sent.logs),
         "motion_s": motion_s,
-        "goals": goals,
-        "explained": after <= close_rad and not unlike,
+        "goals": sent.goals,
+        "explained": after_rad <= close_rad and not unlike,
         "unlike": unlike,
         "moves_rad": {
             f"{c.mechanism}.{c.parameter} {c.joint}".strip(): moved
             for c, moved in zip(final.chosen, everything.moved(final), strict=True)
         },
         "error_by_joint": dict(zip(named, by_joint.tolist(), strict=True)),
-        "cut_short": fitter.cut_short,
+        "cut_short": sent.chooser.cut_short,
         "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),
     }
     return FittedDrives(parameters, fit, curves)
 
 
-def _cut(
-    way: Sequence[DriveLog], arm: DrivenArm, advance: Callable[[int], None]
-) -> tuple[list[DriveLog], DriveFitter, DriveFitter]:
-    """Return what is held out, what chooses parameters, and what judges them: all else."""
-    learn, judge = _held_out([list(log.pieces()) for log in way])
-    fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-    chosen_by = [id(piece) for piece in fitter.logs]
+def _as_sent(
+    logs: list[DriveLog], arm: DrivenArm, jumps_rad: Sequence[float], advance: Callable[[int], None]
+) -> tuple[Sent, Fit, tuple[Candidate, ...]]:
+    """Return the logs as their goals were sent, and what `DriveFitter.choose` finds in them so."""
+    ways = {"telemetry": logs}
+    if any(log.from_frames for log in logs):
+        # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
+        # between them; taking its goals for held ones would look like drives that answer early.
+        ways = {
+            HELD: logs,
+            "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
+        }
+    tried = [_cut(goals, way, arm, advance) for goals, way in ways.items()]
+    choosers = [sent.chooser for sent in tried]
+    best = likeliest(choosers, [chooser.late() for chooser in choosers])
+    sent = tried[best]
+    found = sent.chooser.choose(sent.rest, jumps_rad)
+    if found[0].chosen and any(log.from_frames for log in sent.chooser.logs):
+        # Slow drives hide how goals came, until they are known.
+        other = tried[1 - best]
+        fits = [found[0], sent_otherwise(found[0], other.chooser, sent.goals == HELD)]
+        if likeliest([sent.chooser, other.chooser], fits, CLEAR):
+            return other, *other.chooser.choose(other.rest, jumps_rad)
+    return sent, *found
+
+
+def _cut(goals: str, logs: list[DriveLog], arm: DrivenArm, advance: Callable[[int], None]) -> Sent:
+    learn, judge = _held_out([list(log.pieces()) for log in logs])
+    chooser = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
+    chosen_by = [id(piece) for piece in chooser.logs]
     rest = [piece for piece in (*learn, *judge) if id(piece) not in chosen_by]
-    return judge, fitter, DriveFitter(arm, rest, advance)
+    return Sent(goals, logs, judge, chooser, DriveFitter(arm, rest, advance))
+
+
+def _curves(judge: Sequence[DriveLog], arm: DrivenArm, found: Fit) -> list[OpenLoopCurve]:
+    nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
+    shown = arm.arm_columns
+    return [
+        OpenLoopCurve(log.uid, log.t_s, *(q[:, shown] for q in (log.q_rad, log.sent(), *paths)))
+        for log, *paths in zip(judge, nominal, fitted, strict=True)
+    ]
+
+
+def _moving_error(curves: Sequence[OpenLoopCurve], which: str) -> float:
+    """Return the sum of errors where the arm moves, or everywhere if it never does [rad]."""
+    moves = [moving(c.read_rad, c.t_s) for c in curves]
+    if not any(rows.any() for rows in moves):
+        moves = [np.ones_like(rows) for rows in moves]
+    return sum(
+        float(np.abs(getattr(c, which) - c.read_rad)[rows].sum())
+        for c, rows in zip(curves, moves, strict=True)
+    )
 
 
 def _lost(way: Sequence[DriveLog], arm: DrivenArm, drives: Fit) -> LostGoals | None:

@@ -20,7 +20,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.twin import Randomisation, Range
 from gaploop.sim.gaps import MECHANISMS, MODULES
 from gaploop.sim.randomise import preset
-from gaploop.sim.roles import find_model, find_roles
+from gaploop.sim.roles import find_model, find_roles, survey
 from gaploop.sim.world import GymWorld, World, WorldSpec, shows_scenes_in_turn
 
 MJCF = """
@@ -254,6 +254,48 @@ def test_roles_are_found_without_a_file() -> None:
     }
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_two_arms_that_are_alike_are_both_the_arm(apart: bool) -> None:
+    """ALOHA's right one alone was taken, and gaps acted on it alone."""
+    bench = mujoco.MjSpec.from_string(MJCF)
+    torso = bench.worldbody
+    if not apart:
+        bench.delete(bench.body("post"))
+        torso = torso.add_body(name="torso")
+    for side in ["far "] if apart else ["near ", "far "]:
+        arm = mujoco.MjSpec.from_string(MJCF)
+        torso.add_frame(pos=[0.0, 0.5, 0.0]).attach_body(arm.body("post"), side, "")
+    model = bench.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    found = find_roles(model, data)
+    assert len(found.arm) == len(found.gripper) == 4
+    assert [len(hand) for hand in found.hands] == [2, 2]
+    assert "arm" not in found.doubts
+    jaw = model.joint(found.gripper[0]).name
+    own = find_roles(model, data, jaw=jaw)  # a scene's file names the gripper of one
+    assert own.arm == found.arm[:2]
+    assert own.gripper == found.gripper[:2]
+
+
+def test_a_picture_that_is_called_as_a_camera_is_that_cameras() -> None:
+    class Shown(Bench):
+        camera_name = ""
+
+        def __init__(self) -> None:
+            super().__init__()
+            spec = mujoco.MjSpec.from_string(MJCF)
+            spec.worldbody.add_camera(name="top")
+            self.model = spec.compile()
+            self.data = mujoco.MjData(self.model)
+            picture = gym.spaces.Box(0, 255, (6, 8, 3), np.uint8)
+            self.observation_space = gym.spaces.Dict({"pixels": gym.spaces.Dict({"top": picture})})
+
+    known = survey(Shown())
+    assert known is not None
+    assert known.roles.words(known.model)["cameras"] == "top"
+
+
 def test_roles_in_doubt_are_asked_for_and_taken_from_a_file(tmp_path: Path) -> None:
     model = mujoco.MjModel.from_xml_string(
         MJCF.replace("</worldbody>", "<body name='other' pos='0 .3 .02'><freejoint/>"
@@ -279,7 +321,7 @@ def test_what_a_file_says_is_in_no_doubt_and_what_there_is_can_be_named(tmp_path
     )
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    doubts = find_roles(model, data, camera=-1).doubts
+    doubts = find_roles(model, data, cameras=()).doubts
     assert doubts["cameras"] == "the model has none"
     assert doubts["object"] == "nothing in it moves freely: name a body, such as door"
     (file := tmp_path / "roles.yaml").write_text("arm: [a]\ngripper: []\n")
