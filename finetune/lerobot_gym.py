@@ -108,20 +108,7 @@ def evaluate_gym(
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
     how = dict(loading or {})
     driver = GymDriver(policy_path, how, checked_speed(speed_scale))
-    identity = driver.id
-    # The environment's options as JSON gives them back; its features follow from them.
-    said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
-    if not spec.is_nominal:
-        said |= {"gaps": dict(spec.gaps), "gap_seed": spec.gap_seed, "roles": spec.roles}
-        like = {"parameters": spec.parameters, "randomise": spec.randomise and str(spec.randomise)}
-        said |= {name: value for name, value in like.items() if value}
-    plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
-    settings = {"policy": identity, "env": env.type, **plain}
-    if speed_scale != 1:
-        settings["speed_scale"] = speed_scale
-    if how.get("format"):
-        settings["policy_format"] = how["format"]
-    log = RolloutLog(folder, settings) if folder else None
+    log = RolloutLog(folder, _settings(driver, env, spec, how, speed_scale)) if folder else None
     held = log.held if log else {}
     rollouts = list[Rollout]()
     left_out = dict[tuple[str, str], list[Mapping[str, Any]]]()
@@ -144,12 +131,10 @@ def evaluate_gym(
                 names = [f"task={task}"] if task else []
                 names += [condition_name(setting)] if setting or not task else []
                 condition = ", ".join(names)
-                wanted = range(seed, seed + n)
-                known = [held[condition, s] for s in wanted if (condition, s) in held]
+                known = [r for s in range(seed, seed + n) if (r := held.get((condition, s)))]
                 rollouts += known
                 on_rollouts(known)
-                done_seeds = {r.seed for r in known}
-                lacking = [s for s in wanted if s not in done_seeds]
+                lacking = sorted({*range(seed, seed + n)} - {r.seed for r in known})
                 job = Job(str(policy_path), env, here, task, tuple(lacking), how, speed_scale)
                 if alone and not kept and (batch > 1 or ray) and job.can_be_spread():
                     count = len(lacking) if ray else 2 * batch
@@ -172,22 +157,44 @@ def evaluate_gym(
                     on_rollouts(done)
     for (factor, why), left in left_out.items():
         logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)
+    return summarise(
+        rollouts,
+        domain=Domain.SIM,
+        policy=driver.id,
+        gaps=spec.gaps,
+        gap_seed=spec.gap_seed,
+        base=rollouts[0].condition,
+        where=_where(env, spec, speed_scale),
+    )
+
+
+def _settings(
+    driver: GymDriver, env: EnvConfig, spec: WorldSpec, how: Mapping[str, Any], speed_scale: float
+) -> dict[str, Any]:
+    """Return what `RolloutLog` keeps: rollouts of other settings aren't gone on with."""
+    # The environment's options as JSON gives them back; its features follow from them.
+    said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
+    if not spec.is_nominal:
+        said |= {"gaps": dict(spec.gaps), "gap_seed": spec.gap_seed, "roles": spec.roles}
+        like = {"parameters": spec.parameters, "randomise": spec.randomise and str(spec.randomise)}
+        said |= {name: value for name, value in like.items() if value}
+    plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
+    settings = {"policy": driver.id, "env": env.type, **plain}
+    if speed_scale != 1:
+        settings["speed_scale"] = speed_scale
+    if how.get("format"):
+        settings["policy_format"] = how["format"]
+    return settings
+
+
+def _where(env: EnvConfig, spec: WorldSpec, speed_scale: float) -> str:
     if isinstance(env, GymEnvConfig):
         where = env.called
     else:
         where = f"{env.type}, {env.task}" if env.task else env.type
     where += f", {', '.join(spec.parameters)} as in the twin" if spec.parameters else ""
     where += ", drawn anew each time" if spec.randomise else ""
-    where += f", at {speed_scale:g} of its speed" if speed_scale != 1 else ""
-    return summarise(
-        rollouts,
-        domain=Domain.SIM,
-        policy=identity,
-        gaps=spec.gaps,
-        gap_seed=spec.gap_seed,
-        base=rollouts[0].condition,
-        where=where,
-    )
+    return where + (f", at {speed_scale:g} of its speed" if speed_scale != 1 else "")
 
 
 type Attempted = tuple[Sequence[int], list[tuple[bool, float, str]]]
