@@ -10,6 +10,7 @@ from typing import Any
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.plan import Plan
 from gaploop.core.run_record import file_input, takes_input, write_run
 from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
@@ -298,45 +299,9 @@ def _diagnosed(
         said = {name: faults for name, faults in alone.items() if faults}
         found = replace(found, summary={**found.summary, **said})
     if twin is not None:
-        with options.progress("Preparing the simulation"):
-            from gaploop.finetune.evaluate import attempt_s
-            from gaploop.finetune.hypotheses import (
-                ROLLOUTS,
-                TWIN,
-                rolled_out,
-                widened,
-                worth_trying,
-            )
-            from gaploop.finetune.reproduction import reproduced, subsets
-
-        driver, kept = config.policy.required(), folder / "reproduction"
-        total = config.n * len(subsets(twin.mechanisms))
-        with options.progress("Reproducing in simulation", total=total) as advance:
-            found = reproduced(
-                found, takes, twin, driver, kept, n=config.n, workers=config.workers,
-                progress=advance,
-            )  # fmt: skip
-        # Who asks for few scenes wants a quick answer: a hypothesis alone takes `ROLLOUTS`.
-        if config.n >= ROLLOUTS and (untried := worth_trying(found, twin)):
-            says = f"Rolling out {len(untried)} gaps that nobody measured"
-            with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
-                tried = rolled_out(
-                    driver, twin, untried, takes[0].info.task, workers=config.workers,
-                    sees=found.summary["reproduction"]["sees"],
-                    max_s=attempt_s(takes, twin.arm), folder=kept, progress=advance,
-                )  # fmt: skip
-            found = widened(found, takes, twin, tried, folder)
+        found = _reproduced(config, found, takes, twin, folder)
     save_diagnosis(found, folder / "diagnosis.json")
-    about = None
-    if twin is not None:
-        policy, task = config.policy.required(), find_task(takes[0].info.task)
-        known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
-        has_hypothesis = "twin" in found.summary.get("hypotheses", {})
-        file = folder / TWIN if has_hypothesis else config.twin
-        mine = load_twin(file) if file is not None else None
-        about = PlanContext(folder / "plan", policy, mine, file, task, ledger=known)
-    ask = PlanRequest(Budget(takes=PLANNED), about=about)
-    planned = plan_for(found, ask) if found.takes else None
+    planned = _planned(config, found, takes, twin, folder) if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     pictures = {
         take.info.uid: example_pictures(
@@ -356,6 +321,49 @@ def _diagnosed(
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
     return found
+
+
+def _reproduced(
+    config: DiagnoseConfig, found: Diagnosis, takes: Sequence[Take], twin: Twin, folder: Path
+) -> Diagnosis:
+    """Return a diagnosis with what the twin shows, and gaps that nobody measured, tried in it."""
+    with options.progress("Preparing the simulation"):
+        from gaploop.finetune.evaluate import attempt_s
+        from gaploop.finetune.hypotheses import ROLLOUTS, rolled_out, widened, worth_trying
+        from gaploop.finetune.reproduction import reproduced, subsets
+
+    driver, kept = config.policy.required(), folder / "reproduction"
+    total = config.n * len(subsets(twin.mechanisms))
+    with options.progress("Reproducing in simulation", total=total) as advance:
+        found = reproduced(
+            found, takes, twin, driver, kept, n=config.n, workers=config.workers, progress=advance
+        )
+    # Who asks for few scenes wants a quick answer: a hypothesis alone takes `ROLLOUTS`.
+    if config.n < ROLLOUTS or not (untried := worth_trying(found, twin)):
+        return found
+    says = f"Rolling out {len(untried)} gaps that nobody measured"
+    with options.progress(says, total=ROLLOUTS * len(untried)) as advance:
+        tried = rolled_out(
+            driver, twin, untried, takes[0].info.task, workers=config.workers,
+            sees=found.summary["reproduction"]["sees"],
+            max_s=attempt_s(takes, twin.arm), folder=kept, progress=advance,
+        )  # fmt: skip
+    return widened(found, takes, twin, tried, folder)
+
+
+def _planned(
+    config: DiagnoseConfig, found: Diagnosis, takes: Sequence[Take], twin: Twin | None, folder: Path
+) -> Plan:
+    """Return the plan that the report shows."""
+    about = None
+    if twin is not None and config.twin is not None:
+        from gaploop.finetune.hypotheses import TWIN
+
+        file = folder / TWIN if "twin" in found.summary.get("hypotheses", {}) else config.twin
+        task, known = find_task(takes[0].info.task), read_ledger(config.twin.parent / LEDGER)
+        policy = config.policy.required()
+        about = PlanContext(folder / "plan", policy, load_twin(file), file, task, ledger=known)
+    return plan_for(found, PlanRequest(Budget(takes=PLANNED), about=about))
 
 
 def _factors(config: DiagnoseConfig) -> int:

@@ -106,19 +106,21 @@ def find_roles(
     limbs = _arms(model)
     if jaw:
         own = model.joint(jaw).id
-        limbs = [limb for limb in limbs if own in (*limb[0], *limb[1])] or limbs[-1:]
-        if limbs and own not in limbs[0][1]:
+        limbs = (
+            [limb for limb in limbs if own in (*limb[0], *limb[1])] or limbs[-1:] or [([], [], -1)]
+        )
+        if own not in limbs[0][1]:
             parents = model.body_parentid[model.jnt_bodyid]
-            hand = int(parents[own])
-            gripper = [
-                int(j) for j in np.flatnonzero(parents == hand) if model.jnt_type[j] in SCALAR
-            ]
-            limbs = [([j for j in limbs[0][0] if j not in gripper], gripper, hand)]
+            jaws = np.flatnonzero((parents == parents[own]) & np.isin(model.jnt_type, SCALAR))
+            chain = [j for j in limbs[0][0] if j not in jaws]
+            limbs = [(chain, list(map(int, jaws)), int(parents[own]))]
     arm = tuple(said.get("arm", [j for limb in limbs for j in limb[0]]))
     gripper = tuple(said.get("gripper", [j for limb in limbs for j in limb[1]]))
     if not arm:
         doubts["arm"] = "no driven chain of joints was found: name its joints"
-    hands = _hands(model, {int(model.jnt_bodyid[j]) for j in gripper}, [limb[2] for limb in limbs])
+    fingers = _hands(
+        model, {int(model.jnt_bodyid[j]) for j in gripper}, [limb[2] for limb in limbs]
+    )
     if not gripper and arm and "gripper" not in said:
         doubts["gripper"] = (
             "no moving fingers were found at the end of the arm: name their joints, or [] for none"
@@ -158,7 +160,7 @@ def find_roles(
         )
         known = ()
     measured = said.get("measured", ())
-    return Roles(arm, gripper, hands, thing, table, table_geoms, tuple(known), measured, doubts)
+    return Roles(arm, gripper, fingers, thing, table, table_geoms, tuple(known), measured, doubts)
 
 
 def measures_cameras(file: Path | None) -> bool:
