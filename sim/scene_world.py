@@ -63,53 +63,13 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.model = model = compile_scene(scene)
         self.data = mujoco.MjData(model)
         where = f"Scene {scene.path}"
-        servos, drives, pulled = position_servos(model), dict[str, int](), dict[str, int]()
-        for a in servos:
-            on = int(model.actuator_trnid[a, 0])
-            if int(model.actuator_trntype[a]) == int(mujoco.mjtTrn.mjTRN_TENDON):
-                name = model.actuator(a).name or model.tendon(on).name
-                pulled[name] = on
-            else:
-                name = model.joint(on).name
-            drives[name] = a
-        kind = "joint with a position servo"
-        require_known(kind, scene.joints, drives, where)
-        self.joint_names = tuple(scene.joints or drives)
-        if not set(self.joint_names) - set(pulled):
-            raise UnusableInputError(
-                f"{where}: no joint has a position servo"
-                + f"; its {model.nu} actuators are others" * (model.nu > 0)
-                + f'. Write a <position joint="…" kp="…"/> into <actuator> of {scene.mjcf} '
-                "for each; it may name joints of the attached arm, also of a URDF."
-            )
+        joints = self._take_servos(where)
         self.judged = {*_names_in(scene.success, "object")} or {*_names_in(scene.success)}
-        self.jaw = hand = str(scene.gripper.get("joint") or "")
-        require_known(kind, [hand] if hand else (), self.joint_names, f"{where}, gripper")
-        if hand in pulled:  # by a tendon of joints: any of them
-            first = int(model.tendon_adr[pulled[hand]])
-            of_joint = int(model.wrap_type[first]) == int(mujoco.mjtWrap.mjWRAP_JOINT)
-            self.jaw = model.joint(int(model.wrap_objid[first])).name if of_joint else ""
-        self.grip = self.joint_names.index(hand) if hand else -1
-        self._servos = np.array([drives[name] for name in self.joint_names])
-        self._sent, self._sent_at_0 = np.array([servos[int(a)] for a in self._servos]).T
-        self._is_joint = np.array([name not in pulled for name in self.joint_names])
-        self._tendons = np.array([pulled[n] for n in self.joint_names if n in pulled], dtype=int)
-        joints = [model.joint(name) for name in self.joint_names if name not in pulled]
-        self._qpos = np.array([int(j.qposadr[0]) for j in joints])
-        self._dof = np.array([int(j.dofadr[0]) for j in joints])
-        self._units = np.ones(len(self.joint_names))
-        hinge = np.array([int(j.type[0]) == int(mujoco.mjtJoint.mjJNT_HINGE) for j in joints])
-        self._units[self._is_joint] = np.where(hinge, np.pi / 180.0, 1.0)
-        ends = ((model.actuator_ctrlrange[self._servos].T - self._sent_at_0) / self._sent).T
-        ends[~model.actuator_ctrllimited[self._servos].astype(bool)] = -np.pi, np.pi
-        ends[self._is_joint] = [j.range if j.limited[0] else (-np.pi, np.pi) for j in joints]
-        self.limits = np.sort(ends)
         require_known("joint", scene.home_deg, self.joint_names, f"{where}, home_deg")
         home = [
             number(scene.home_deg.get(n, 0.0), f"{where}, home_deg, {n}", -720.0, 720.0)
             for n in self.joint_names
         ]
-        self.driven_joints = [name for name in self.joint_names if name not in pulled]
         self.home = np.clip(np.array(home) * self._units, *self.limits.T)
         bodies = [model.body(b).name for b in range(1, model.nbody)]
         require_known("body", [placed.body for placed in scene.reset], bodies, f"{where}, reset")
@@ -146,13 +106,66 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.max_steps = round(scene.max_s * scene.fps)
         low, high = self.limits.T / self._units
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
+        self.observation_space = self._shown()
+
+    def _take_servos(self, where: str) -> list[Any]:
+        """Take what position servos drive, joints and tendons; return the joints, as MuJoCo names.
+
+        Raises UnusableInputError where there is none, or the file names another.
+        """
+        scene, model = self.scene, self.model
+        servos, drives, pulled = position_servos(model), dict[str, int](), dict[str, int]()
+        for a in servos:
+            on = int(model.actuator_trnid[a, 0])
+            if int(model.actuator_trntype[a]) == int(mujoco.mjtTrn.mjTRN_TENDON):
+                name = model.actuator(a).name or model.tendon(on).name
+                pulled[name] = on
+            else:
+                name = model.joint(on).name
+            drives[name] = a
+        kind = "joint with a position servo"
+        require_known(kind, scene.joints, drives, where)
+        self.joint_names = tuple(scene.joints or drives)
+        if not set(self.joint_names) - set(pulled):
+            raise UnusableInputError(
+                f"{where}: no joint has a position servo"
+                + f"; its {model.nu} actuators are others" * (model.nu > 0)
+                + f'. Write a <position joint="…" kp="…"/> into <actuator> of {scene.mjcf} '
+                "for each; it may name joints of the attached arm, also of a URDF."
+            )
+        self.jaw = hand = str(scene.gripper.get("joint") or "")
+        require_known(kind, [hand] if hand else (), self.joint_names, f"{where}, gripper")
+        if hand in pulled:  # by a tendon of joints: any of them
+            first = int(model.tendon_adr[pulled[hand]])
+            of_joint = int(model.wrap_type[first]) == int(mujoco.mjtWrap.mjWRAP_JOINT)
+            self.jaw = model.joint(int(model.wrap_objid[first])).name if of_joint else ""
+        self.grip = self.joint_names.index(hand) if hand else -1
+        self._servos = np.array([drives[name] for name in self.joint_names])
+        self._sent, self._sent_at_0 = np.array([servos[int(a)] for a in self._servos]).T
+        self._is_joint = np.array([name not in pulled for name in self.joint_names])
+        self._tendons = np.array([pulled[n] for n in self.joint_names if n in pulled], dtype=int)
+        joints = [model.joint(name) for name in self.joint_names if name not in pulled]
+        self._qpos = np.array([int(j.qposadr[0]) for j in joints])
+        self._dof = np.array([int(j.dofadr[0]) for j in joints])
+        self._units = np.ones(len(self.joint_names))
+        hinge = np.array([int(j.type[0]) == int(mujoco.mjtJoint.mjJNT_HINGE) for j in joints])
+        self._units[self._is_joint] = np.where(hinge, np.pi / 180.0, 1.0)
+        ends = ((model.actuator_ctrlrange[self._servos].T - self._sent_at_0) / self._sent).T
+        ends[~model.actuator_ctrllimited[self._servos].astype(bool)] = -np.pi, np.pi
+        ends[self._is_joint] = [j.range if j.limited[0] else (-np.pi, np.pi) for j in joints]
+        self.limits = np.sort(ends)
+        self.driven_joints = [name for name in self.joint_names if name not in pulled]
+        return joints
+
+    def _shown(self) -> gym.spaces.Dict:
+        """Return the space of observations."""
         pictures: dict[str, gym.Space[Any]] = {
             c.name: gym.spaces.Box(0, 255, (c.size_px[1], c.size_px[0], 3), np.uint8)
-            for c in scene.cameras
+            for c in self.scene.cameras
         }
         shown = {"agent_pos": len(self.home), "environment_state": 7 * len(self._told)}
         vectors = {k: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for k, n in shown.items()}
-        self.observation_space = gym.spaces.Dict(
+        return gym.spaces.Dict(
             {
                 **{k: v for k, v in vectors.items() if shown[k]},
                 **({"pixels": gym.spaces.Dict(pictures)} if pictures else {}),
