@@ -593,7 +593,7 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
             if role in known.roles.doubts:
                 name = "NAME" if role in ("object", "table") else "[NAME]"
                 fix, level = f"Write {role}: {name} into a file, and give --roles=FILE.", Level.WARN
-                if role == "cameras" and not known.model.ncam:
+                if role == "cameras" and not said.startswith("one"):  # there is none to choose
                     fix = ""
                 if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
                     fix = f"Write {IN_SCENE[role]} into the scene file."

@@ -156,7 +156,7 @@ def find_roles(
         doubts["cameras"] = (
             f"{names and 'one or more of '}{names or 'the model has none'}"
             if cameras is None or not names
-            else f"it draws by none of the model's; have it made with one of {names}"
+            else f"it draws by none of {names}: give --env.kwargs='{{camera_name: …}}' with one"
         )
         known = ()
     measured = said.get("measured", ())
