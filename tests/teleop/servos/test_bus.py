@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from fake_servos import FakeServos
 from patient_wire import LoopTime
 
 from gaploop.core.messages import NO_REPLY, REBOOTED
-from gaploop.teleop.servos import dynamixel
+from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
@@ -150,6 +151,36 @@ def test_a_servo_that_comes_back_limp(protocol: Protocol) -> None:
         assert run([(bus.line, torque_on(bus))]) == [()]
         assert fake.get(2, setting) == 700
         assert not read(bus)[1].any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_that_is_garbled_and_looks_whole_stops_no_arm(seed: int) -> None:
+    """On a bad cable a servo at 30 °C was "too hot", a reading leapt by 200°, and an arm was let go
+    of: of garbled answers on a Feetech bus one in 256 has a right checksum.
+    """
+    draw = random.Random(seed)
+    with a_bus(Protocol.FEETECH, STS) as (fake, bus):
+        for servo_id in STS:
+            fake.put(servo_id, "Present_Position", 1000 * servo_id)
+            fake.put(servo_id, "Present_Temperature", 30)
+        run([(bus.line, torque_on(bus))])
+
+        def garble(data: bytes) -> bytes:
+            if draw.random() < 0.5:
+                return data
+            fake.spoil = lambda data: data  # what is asked again isn't garbled
+            frames = feetech.Parser().feed(data)
+            one = draw.choice(frames)
+            frames[frames.index(one)] = one._replace(params=draw.randbytes(len(one.params)))
+            return b"".join(feetech.status(*frame) for frame in frames)
+
+        for turn in range(400):
+            fake.spoil = garble
+            values, status = read(bus, now_s=0.005 * turn)
+            assert not status.any()
+            assert np.abs(values[0] - [1000, 2000, 3000]).max() < 200
+            assert np.abs(values[4] - 30).max() <= 5
+        assert not bus.line.faults.of(2).reboots
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
