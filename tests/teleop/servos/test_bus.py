@@ -6,16 +6,20 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_servos import FakeServos
 from patient_wire import LoopTime
 
+from gaploop.core.errors import DeviceError
 from gaploop.core.messages import NO_REPLY, REBOOTED
+from gaploop.teleop.lerobot_devices.arm import check_servos
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
+from gaploop.teleop.servos.frames import Frame, Instruction
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol, describe_error
 from gaploop.teleop.servos.torque import torque_off, torque_on
@@ -151,6 +155,47 @@ def test_a_servo_that_comes_back_limp(protocol: Protocol) -> None:
         assert run([(bus.line, torque_on(bus))]) == [()]
         assert fake.get(2, setting) == 700
         assert not read(bus)[1].any()
+
+
+class Reawakened(FakeServos):
+    """Servos that are back as soon as somebody pings them."""
+
+    def _answer(self, frame: Frame) -> bytes:
+        if frame.code == Instruction.PING:
+            self.dead = set()
+        return super()._answer(frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "dead", "said"),
+    [
+        (FakeServos, 9, {7, 8, 9}, "no answer from servos 7 (j7), 8 (j8), 9 (j9)"),
+        (Reawakened, 6, {4, 5, 6}, "servos 4 (j4), 5 (j5), 6 (j6) answered only when asked again"),
+    ],
+)
+def test_silent_servos_make_no_other_arm(
+    kind: type[FakeServos], count: int, dead: set[int], said: str
+) -> None:
+    """Six Feetech servos that answered were "a koch_follower": any six with ids 1 to 6 were, once
+    others were silent, or had been a moment before.
+    """
+    ids = range(1, count + 1)
+    with kind(Protocol.FEETECH, dict.fromkeys(ids, "sts3215")) as fake:
+        port = SerialPort(fake.path)
+        port.open()
+        bus = ServoBus(BusLine(port, Protocol.FEETECH), ids, ["sts3215"] * count)
+        motors = {f"j{i}": SimpleNamespace(id=i) for i in ids}
+        device = SimpleNamespace(
+            name="an_arm",
+            id="a",
+            config=SimpleNamespace(type="an_arm"),
+            bus=SimpleNamespace(motors=motors, port=fake.path),
+        )
+        fake.dead = dead
+        with pytest.raises(DeviceError) as caught:
+            check_servos(bus, device)
+        port.close()
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", range(4))
