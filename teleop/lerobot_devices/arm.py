@@ -35,6 +35,8 @@ from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.calibration import (
     FIX,
     FORMER,
+    SWAP_FIX,
+    SWAPPED,
     MotorRange,
     agrees,
     all_files,
@@ -384,9 +386,12 @@ def require_calibration(device: Any) -> None:
     wanted = {name: (motors[name].id, one) for name, one in kept if name in motors}
     found = differences(wanted, held)
     difference = found[0] if found else "the motors' names differ"
+    fix = f"If it is this arm, run: {command}"
+    if SWAPPED in difference:  # calibrated so, each would answer for the other for good
+        fix = f"{SWAP_FIX} {options(device)}"
     raise DeviceError(
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "
-        f"({difference}). If it is this arm, run: {command}"
+        f"({difference}). {fix}"
     )
 
 

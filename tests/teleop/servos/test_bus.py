@@ -15,6 +15,8 @@ from patient_wire import LoopTime
 
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import NO_REPLY, REBOOTED
+from gaploop.teleop.checks import Level
+from gaploop.teleop.checks.servos import check_servos as doctors_servos
 from gaploop.teleop.lerobot_devices.arm import check_servos
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import ServoBus
@@ -179,23 +181,36 @@ def test_silent_servos_make_no_other_arm(
     """Six Feetech servos that answered were "a koch_follower": any six with ids 1 to 6 were, once
     others were silent, or had been a moment before.
     """
-    ids = range(1, count + 1)
-    with kind(Protocol.FEETECH, dict.fromkeys(ids, "sts3215")) as fake:
-        port = SerialPort(fake.path)
-        port.open()
-        bus = ServoBus(BusLine(port, Protocol.FEETECH), ids, ["sts3215"] * count)
-        motors = {f"j{i}": SimpleNamespace(id=i) for i in ids}
-        device = SimpleNamespace(
-            name="an_arm",
-            id="a",
-            config=SimpleNamespace(type="an_arm"),
-            bus=SimpleNamespace(motors=motors, port=fake.path),
-        )
+    with kind(Protocol.FEETECH, dict.fromkeys(range(1, count + 1), "sts3215")) as fake:
         fake.dead = dead
-        with pytest.raises(DeviceError) as caught:
-            check_servos(bus, device)
-        port.close()
-    assert said in str(caught.value)
+        assert said in refusal(fake)
+
+
+def refusal(fake: FakeServos) -> str:
+    """Return why an arm of these servos isn't started."""
+    ids = tuple(fake.memory)
+    port = SerialPort(fake.path)
+    port.open()
+    bus = ServoBus(BusLine(port, Protocol.FEETECH), ids, ["sts3215"] * len(ids))
+    motors = {f"j{i}": SimpleNamespace(id=i) for i in ids}
+    device = SimpleNamespace(
+        name="an_arm",
+        id="a",
+        config=SimpleNamespace(type="an_arm"),
+        bus=SimpleNamespace(motors=motors, port=fake.path),
+    )
+    with contextlib.closing(port), pytest.raises(DeviceError) as caught:
+        check_servos(bus, device)
+    return str(caught.value)
+
+
+def test_an_error_that_only_replies_carry_is_told_before_the_start() -> None:
+    """`doctor` found nothing, LeRobot would have raised, and the arm tripped in its first turn."""
+    with FakeServos(Protocol.FEETECH, STS) as fake:
+        fake.errors = {2: 0x20}
+        assert "servo 2 (j2) reports overload" in refusal(fake)
+        found = [one.found for one in doctors_servos(fake.path) if one.level is Level.FAIL]
+    assert "servo 2 (shoulder_lift) reports overload" in found
 
 
 @pytest.mark.parametrize("seed", range(4))
