@@ -216,7 +216,7 @@ class _Bus:
         if not (torque and all(parts)):
             return None
         number, firmware = reg.read_identity(self.protocol, head)
-        vitals = reg.read_vitals(self.protocol, *parts, self.error)
+        vitals = reg.read_vitals(self.protocol, *parts, error=self.error)
         return AnsweringServo(
             servo_id,
             reg.MODEL_NAMES.get(number, f"model {number}"),

@@ -370,7 +370,7 @@ VITAL_SPANS: Final[Mapping[Protocol, tuple[ServoRegister, ServoRegister, ServoRe
 
 
 def read_vitals(
-    protocol: Protocol, state: bytes, limits: bytes, errors: bytes, error: int = 0
+    protocol: Protocol, state: bytes, limits: bytes, errors: bytes, *, error: int = 0
 ) -> Vitals:
     """Return how a servo is, from the bytes of `VITAL_SPANS` and its replies' `error` byte."""
     table, (span, bounds, _) = TABLES[protocol], VITAL_SPANS[protocol]

@@ -90,7 +90,7 @@ def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, registers.Vitals]:
             reply = next((one for one in tries if one.data), Reply(servo_id, error, b""))
             parts, error = [*parts, reply.data], reply.error
         if all(parts):
-            found[servo_id] = registers.read_vitals(line.protocol, *parts, error)
+            found[servo_id] = registers.read_vitals(line.protocol, *parts, error=error)
     return found
 
 
