@@ -34,7 +34,7 @@ from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.descent import without_torque
 from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Trip, Turns
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
-from gaploop.teleop.trips import GONE, say_reasons, say_to_do, say_trip
+from gaploop.teleop.trips import GONE, say_joints, say_reasons, say_to_do, say_trip
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class SessionDevices(ABC):
             return Loop()
         figures = statistics.figures()
         last = figures.trips[-1] if figures.trips else None
-        said = (last.joints, last.errors) if last else ((), 0)
+        said = (last.joints, last.errors) if last and last.reason & tripped else ((), 0)
         return Loop(
             statistics.now()[0],
             rates.fps,
@@ -293,8 +293,9 @@ class ArmDevices(SessionDevices):
         tripped = self.filter.tripped
         gone = tripped & self.gone
         if gone and not self.control.snapshot().doing:  # once the arm is down
-            to_do = say_to_do(gone, getattr(self.hand, "where", ""))
-            raise LostError(f"Lost contact: {say_reasons(gone)}; {to_do}.")
+            to_do, last = say_to_do(gone, getattr(self.hand, "where", "")), self._last_trip
+            which = say_joints(last.joints) if last else ""
+            raise LostError(f"Lost contact: {say_reasons(gone)}{which}; {to_do}.")
         if not self.control.alive:
             self._loop_end()
             raise LostError("The control loop has ended.")
@@ -408,7 +409,8 @@ class ArmDevices(SessionDevices):
             timing = f"period error p99 {_ms(error.p99_s)} · leader to follower p50 "
             timing += f"{_ms(latency.p50_s)} p99 {_ms(latency.p99_s)}"
         slow = tuple(self._slow().values())
-        return replace(loop, alignment=alignment, slow=slow, timing=timing)
+        clears = snapshot.mode in (LoopMode.HELD, LoopMode.TRIPPED)
+        return replace(loop, alignment=alignment, slow=slow, timing=timing, clears=clears)
 
     @property
     def is_driven(self) -> bool:
@@ -504,8 +506,8 @@ class ArmDevices(SessionDevices):
                 asked_s = time.monotonic()
                 if missed >= MISSED:
                     raise LostError(
-                        "The arm answered again, but has stopped answering since."
-                        " Check its cable and power, then run the same command again."
+                        "The arm answered again, but has stopped answering since. Check its cable "
+                        "and power."
                     )
             time.sleep(LOOK_S)
         return True

@@ -28,14 +28,14 @@ from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refusal_at, refused
 from gaploop.core.errors import DeviceError, GaploopError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
-from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
+from gaploop.core.messages import REBOOTED, FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import INSTRUCTION, RANDOMISED, Outcome
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
-from gaploop.teleop.trips import GONE, say_reasons, say_to_do
+from gaploop.teleop.trips import GONE, SUPPLY, errors_of, say_reasons, say_to_do
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import Attempts
@@ -97,6 +97,8 @@ class _Watch:
         self._shown: dict[str, tuple[float, FloatArray]] = {}
         """Camera to since when its picture is the same [s], and where the arm then was [rad]."""
         self._frozen: dict[str, str] = {}
+        self.status: list[int] = []
+        """The servos' status bits in the newest turn."""
 
     def doubt(self, duration_s: float) -> dict[str, str]:
         """Return what is wrong with cameras' pictures, by name, in a take of `duration_s` [s]."""
@@ -108,6 +110,7 @@ class _Watch:
         return {name: words for name, words in (slow | self._frozen).items() if words}
 
     def tick(self, tick: Tick) -> None:
+        self.status = tick.state.status.tolist()
         for name, picture in tick.frames.items():
             if tick.state.t_s - picture.t_capture_s > STALE_CAMERA_S:
                 self.stale = stale_camera(name)
@@ -161,8 +164,8 @@ def run_take(
 
     It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
     tripped, `max_s` passed, `ended`, `cut_off` or `stop` say so, a camera is stale, or the recorder
-    failed. In the last four cases, and where the filter tripped because a device is gone, the take
-    is `interrupted`, with the cause as an event, and stays unsealed.
+    failed. In the last four cases, and where the filter tripped because a device is gone or a servo
+    lost its power, the take is `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
         rig: reset here.
@@ -199,14 +202,17 @@ def run_take(
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     over, gone = watch.over or ended(), end.tripped & GONE
+    errors = errors_of(watch.status) & (REBOOTED | SUPPLY)
+    if errors:  # neither says anything about the task
+        gone |= end.tripped & SafetyReason.HARDWARE_ERROR
     outcome = Outcome.INTERRUPTED
     if lost:
         reason = f"recording failed: {lost[0]}"
     elif watch.stale or cut_off():
         reason = watch.stale or cut_off()
     elif gone:
-        to_do = say_to_do(gone, getattr(leader, "where", ""))
-        reason = f"{say_reasons(gone)}: {to_do}."
+        to_do = say_to_do(gone, getattr(leader, "where", ""), errors)
+        reason = f"{say_reasons(gone, errors)}: {to_do}."
     elif end.reason is EndReason.STOPPED and not over:
         reason = "stopped by the user"
     elif end.tripped:

@@ -42,6 +42,7 @@ from gaploop.core.protocols import (
 )
 from gaploop.teleop.descent import (
     OFF_NOW,
+    RETRY_S,
     Descent,
     Presses,
     let_go,
@@ -58,8 +59,6 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
 """While a trip waits for the operator, the arm is asked how it is this often [s]."""
-RETRY_S: Final = 0.5
-"""A servo that kept its torque after a trip is told again this often [s]: it may come back."""
 HANG_PERIODS: Final = 10
 """A loop slower than 20 Hz may take this many periods before it is taken to hang."""
 SPAN_LOOK_S: Final = 0.005
@@ -540,7 +539,8 @@ class ControlThread:
         if error is not None:
             raise error  # a defect, not a device: with its traceback
         if faults:
-            raise DeviceError("Stopping failed: " + "; ".join(faults))
+            once = {fault.partition(": ")[2] or fault: fault for fault in faults}
+            raise DeviceError("Stopping failed: " + "; ".join(once.values()))
         end = self._end or LoopEnd(EndReason.STOPPED, 0, 0, 0.0)
         faults = (*end.faults, *_faults(self._boxes))
         return replace(end, faults=faults, lost=_lost(self._boxes))

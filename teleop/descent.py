@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -30,6 +30,8 @@ FALLS_S: Final = 20.0
 """A damped arm comes to rest within this time [s]; then torque goes off for good."""
 RESTS_S: Final = 1.0
 """It has, once it was still for so long [s]: what is braked creeps."""
+RETRY_S: Final = 0.5
+"""A servo that kept its torque is told again this often [s]: it may come back."""
 HELD_KEY_S: Final = 0.12
 """Presses closer than this are of a key that is held down [s]."""
 LOWERING: Final = "Lowering the arm: keep clear."
@@ -180,8 +182,8 @@ class Descent:
         self.is_limp = True
 
     def _until_still(self) -> None:
-        clock = self._clock
-        began_s = still_s = clock.now_s()
+        clock, device = self._clock, cast(Any, self._follower)
+        began_s = still_s = told_s = clock.now_s()
         at: FloatArray = np.full(len(self._follower.joint_names), np.nan)
         while (now_s := clock.now_s()) - began_s < FALLS_S and now_s - still_s < RESTS_S:
             state = self._follower.read()
@@ -189,16 +191,24 @@ class Descent:
             is_first = np.isnan(at).all() and not np.isnan(q).all()
             if is_first or (np.abs(q - at) > STILL_RAD).any():  # of a pulled cable nothing is heard
                 at, still_s = q, now_s
+            if self.unconfirmed and now_s - told_s >= RETRY_S:  # one that is back brakes, too
+                told_s = now_s
+                off = run_steps([("torque off", lambda: device.torque_off(damped=True))])
+                self._confirm(off)
             self._turn(state)
             clock.sleep_until(now_s + self._period_s)
 
     def _off(self) -> None:
         failed = take_torque_off(self._follower)
+        self._confirm(failed)
+        self.faults += failed
+        self.is_limp = True
+
+    def _confirm(self, failed: tuple[str, ...]) -> None:
+        """Take back that servos didn't let go, where they do now."""
         if self.unconfirmed and not failed:
             log.warning("%s", OFF_NOW)
             self.faults, self.unconfirmed = without_torque(self.faults), ""
-        self.faults += failed
-        self.is_limp = True
 
 
 def let_go(follower: Follower) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ class OperatorConsole:
         self._quotas, self._setup = Quotas(), ""
         self._note, self._note_s = "", 0.0
         self._twice = Twice(now_s)
-        self._ends = self._tripped = False
+        self._ends = self._tripped = self._clears = False
         self._blocker = ""
 
     # -- the thread that has the window -----------------------------------------------------
@@ -211,7 +211,7 @@ class OperatorConsole:
             self._twice.forget()
         elif command is Command.CLEAR:
             with self._changed:
-                if self._tripped:
+                if self._clears:
                     self._twice.press()
         elif command is Command.TAKE_OVER:
             if self.driver is not None:
@@ -376,7 +376,7 @@ class OperatorConsole:
             self._note = ""  # it said what to do about that
         if tripped and self._twice.confirmed():
             self.safety.clear()
-        self._tripped = tripped
+        self._tripped, self._clears = tripped, tripped and loop.clears
         why = (
             "No episode starts before this is cleared."
             if tripped and self.attended

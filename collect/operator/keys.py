@@ -183,7 +183,8 @@ class Keys:
         self._fd = fd
         self.lost = False
         """The terminal is gone, such as when its window was closed."""
-        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # Not a SimpleQueue: a signal whose handler outlasts the wait makes it endless (CPython).
+        self._heard: queue.Queue[str] = queue.Queue()
         self._decoder = KeyDecoder()
         self._stop: Callable[[], None] | None = None
         self._stop_keys: Collection[str] = (SPACE,)

@@ -49,6 +49,7 @@ class Loop:
         behind_s: the time whose pictures wait to be encoded [s], 0 where that isn't unusual.
         trips: how often the safety filter has tripped.
         trip: why it has tripped now and what to do, in words, or "".
+        clears: a trip can be cleared now: the arm is held or limp, not on its way down.
         doing: what the arm does on its way down, or while it is held, in words, or "".
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
@@ -66,6 +67,7 @@ class Loop:
     trip: str = ""
     doing: str = ""
     lost: str = ""
+    clears: bool = True
     found: bool = False
     faults: tuple[str, ...] = ()
     behind_s: float = 0.0
@@ -367,7 +369,7 @@ class Hint:
 def hints(seen: ScreenContent) -> tuple[Hint, ...]:
     """Return the keys that do something now, most wanted first, as many as there is room for."""
     state, driven, found = seen.state, seen.driven, list[Hint]()
-    if seen.loop.trip or seen.loop.found:
+    if (seen.loop.trip and seen.loop.clears) or seen.loop.found:
         clear = seen.keys.name(Command.CLEAR)
         does = "let the arm move" if seen.loop.found else "clear the trip"
         found.append(Hint(f"{clear} {clear}" if clear else "Enter Enter", does))

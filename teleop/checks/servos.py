@@ -22,6 +22,8 @@ from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.calibration import (
     FIX,
+    SWAP_FIX,
+    SWAPPED,
     MotorRange,
     all_files,
     arm_folder,
@@ -118,6 +120,8 @@ class _Bus:
     def __init__(self, port: Any, protocol: Protocol, quiet_s: float = QUIET_S) -> None:
         self._port, self.protocol = port, protocol
         self.reads = self.garbled = 0
+        self.error = 0
+        """Error byte of the reply that was read last."""
         self._quiet_s = quiet_s
         """How long an answer is waited for [s]."""
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
@@ -196,6 +200,7 @@ class _Bus:
             self.reads, self.garbled = self.reads + 1, self.garbled + garbled
             for reply in replies:
                 if reply.id == servo_id and len(reply.data) == span.size:
+                    self.error = reply.error
                     return reply.data
             if not garbled:  # what comes late would be taken for the next answer
                 self._quiet_s = LATE_S
@@ -211,7 +216,7 @@ class _Bus:
         if not (torque and all(parts)):
             return None
         number, firmware = reg.read_identity(self.protocol, head)
-        vitals = reg.read_vitals(self.protocol, *parts)
+        vitals = reg.read_vitals(self.protocol, *parts, error=self.error)
         return AnsweringServo(
             servo_id,
             reg.MODEL_NAMES.get(number, f"model {number}"),
@@ -377,7 +382,7 @@ def _who_answers(
         )
         if swapped and len(wrong) == 2:
             found += ": their ids are swapped"
-            fix = "Set the ids of both, one plugged in at a time: lerobot-setup-motors"
+            fix = SWAP_FIX
         yield result(Level.FAIL, found, fix, {"wrong": wrong})
     lost = [servo_id for servo_id, servo in asked.items() if servo is None]
     if lost:
@@ -575,6 +580,8 @@ def _calibration(
             if len(differs) <= len(held) / 2:  # else it is another arm
                 again = command_for(near).replace("PORT", port)
                 fix = f"If it is this arm, calibrate it anew: {again}"
+            if SWAPPED in differs[0]:
+                fix = SWAP_FIX
             yield result(Level.FAIL, found, fix)
         return
     file = (of_role or own)[0]

@@ -35,6 +35,8 @@ from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.calibration import (
     FIX,
     FORMER,
+    SWAP_FIX,
+    SWAPPED,
     MotorRange,
     agrees,
     all_files,
@@ -50,6 +52,7 @@ from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, RAD_PER_TICK, P
 from gaploop.teleop.servos.survey import (
     ECHO,
     NO_ECHO,
+    ServoReply,
     ailments,
     echoes,
     present,
@@ -383,9 +386,12 @@ def require_calibration(device: Any) -> None:
     wanted = {name: (motors[name].id, one) for name, one in kept if name in motors}
     found = differences(wanted, held)
     difference = found[0] if found else "the motors' names differ"
+    fix = f"If it is this arm, run: {command}"
+    if SWAPPED in difference:  # calibrated so, each would answer for the other for good
+        fix = f"{SWAP_FIX} {options(device)}"
     raise DeviceError(
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "
-        f"({difference}). If it is this arm, run: {command}"
+        f"({difference}). {fix}"
     )
 
 
@@ -446,8 +452,10 @@ def check_servos(bus: ServoBus, device: Any) -> None:
         words = [f"{i} ({names[i]})" for i in ids]
         return f"servo{'s' if len(ids) > 1 else ''} {', '.join(words)}"
 
-    def check_swap(other: str | None) -> None:
-        if other and other != device.name:
+    def check_swap(seen: Mapping[int, ServoReply]) -> None:
+        models = {i: MODEL_NAMES.get(servo.model_number or 0) for i, servo in seen.items()}
+        other = next((name for name, arm in _ARMS.items() if arm == models), device.name)
+        if other != device.name:
             raise DeviceError(
                 f"{path} is a {other}, not a {device.name}. If leader and follower are swapped, "
                 "swap --robot.port and --teleop.port."
@@ -466,11 +474,16 @@ def check_servos(bus: ServoBus, device: Any) -> None:
     missing = [i for i, servo in seen.items() if servo.model_number is None]
     if missing:
         there = present(bus.line)
-        check_swap(next((name for name, arm in _ARMS.items() if set(arm) == set(there)), None))
+        check_swap(survey(bus.line, there))
         if not there:
             raise DeviceError(
                 f"{path}: no servo answers. Is the arm's power on, its cable in, and is {path} its "
                 "port? gaploop doctor looks at every port."
+            )
+        if set(missing) <= set(there):
+            raise DeviceError(
+                f"{path}: {listed(missing)} answered only when asked again. Check the cables there "
+                "and the supply's plug"
             )
         raise DeviceError(
             f"{path}: no answer from {listed(missing)}; servos {', '.join(map(str, there))} "
@@ -484,7 +497,7 @@ def check_servos(bus: ServoBus, device: Any) -> None:
     }
     wrong = [(i, model) for i, model in zip(bus.ids, bus.models, strict=True) if models[i] != model]
     if wrong:
-        check_swap(next((name for name, arm in _ARMS.items() if arm == models), None))
+        check_swap(seen)
         first, wanted = wrong[0]
         raise DeviceError(
             f"{path}: servo {first} is a {models[first]}, but a {device.name} has a {wanted} "

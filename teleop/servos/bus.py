@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray
+from gaploop.core.messages import NO_REPLY, REBOOTED
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.exchange import (
@@ -58,6 +58,12 @@ with the next goal, what else it forgets."""
 _AS_WAS: Final = ("Operating_Mode", "Acceleration", "Goal_Velocity", "Lock")
 _NO_LESS: Final = ("Torque_Limit", "Goal_PWM")
 """What a servo that holds keeps as it was, and what it may cut, but not by half."""
+LEAP_TICKS: Final = 100.0
+LEAP_TICKS_S: Final = 10_000.0
+"""A joint that went further since its last answer leapt: 9° and 15 rad/s, faster than a hand or an
+STS3215 turns one [ticks, ticks/s]."""
+LEAP_C: Final = 5.0
+"""A motor that got hotter by more since then, too [°C]."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
 
@@ -102,8 +108,9 @@ class ServoBus:
         """What some servos, such as a gripper's, are set to each time before they take torque."""
         self.heard_s = [-math.inf] * len(self.ids)
         """When each servo answered last, on the caller's clock [s]."""
-        self._last: FloatArray = np.full((7, len(self.ids)), np.nan)
-        """The values read last: a silent servo's place stays in them."""
+        lacking = np.full((7, len(self.ids)), np.nan)
+        self._last = BusState(lacking, np.zeros(len(self.ids), dtype=np.int64))
+        """What was read last: a silent servo's place stays in it."""
         self._silent: dict[int, int] = {}
         self._unchecked: set[int] = set()
         self._errors: dict[int, int] = {}
@@ -203,22 +210,30 @@ class ServoBus:
                     expected = self.line.wire.expected(self._span.size, order)
                     self._last_request = replace(self._last_request, expected=expected)
             answers = dict((yield self._last_request))
-            if self.line.whole is not None:  # as nearly always
-                whole = self.line.whole
-                if self.holding and now_s - self._watched_s >= WATCH_S:
-                    yield from self._watch(now_s)
-                state = self.decoder.decode(whole)
-                self.heard_s = [now_s] * len(self.ids)
-                self._last = state.values
-                for servo_id in self.rebooted:
-                    state.status[self.ids.index(servo_id)] |= REBOOTED
-                return state
+            whole = self.line.whole
+            state = None if whole is None else self.decoder.decode(whole)
+            if whole is not None and state is not None:  # as nearly always
+                if not self._doubtful(state, now_s):
+                    if self.holding and now_s - self._watched_s >= WATCH_S:
+                        yield from self._watch(now_s)
+                    self.heard_s = [now_s] * len(self.ids)
+                    self._last = state
+                    for servo_id in self.rebooted:
+                        state.status[self.ids.index(servo_id)] |= REBOOTED
+                    return state
+                step, (before, after) = len(whole) // len(order), self.line.wire.AROUND
+                for k, servo_id in enumerate(order):
+                    data = whole[k * step + before : (k + 1) * step - after]
+                    answers[servo_id] = Reply(servo_id, 0, data)
             again = [i for i in order if i not in answers and i not in self._silent]
             if not answers and self.line.is_slow:
                 again = []  # they were waited for long enough; more questions make it worse
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.
                 answers |= yield self.ask(self._span, again[1:] + again[:1])
+            if doubt := self._doubtful(self._decoded(answers), now_s):
+                answers = {i: reply for i, reply in answers.items() if i not in doubt}
+                answers |= yield self.ask(self._span, doubt)
         if self._silent or len(answers) != len(self.ids):
             for servo_id in self.ids:
                 if servo_id in answers and answers[servo_id].data:
@@ -248,6 +263,28 @@ class ServoBus:
         if self.holding and now_s - self._watched_s >= WATCH_S:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
+
+    def _doubtful(self, state: BusState, now_s: float) -> list[int]:
+        """Return servos that report what they hardly can: a leap, sudden heat, or a new error.
+
+        Of garbled answers on a Feetech bus one in 256 has a right checksum, and would stop an arm.
+        Those servos are asked again; what they then say is believed.
+        """
+        if self.protocol is not reg.Protocol.FEETECH:
+            return []
+        before, found = self._last, list[int]()
+        places = zip(state.values[0].tolist(), before.values[0].tolist(), strict=True)
+        heats = zip(state.values[4].tolist(), before.values[4].tolist(), strict=True)
+        bits = zip(state.status.tolist(), before.status.tolist(), strict=True)
+        each = zip(self.ids, self.heard_s, places, heats, bits, strict=True)
+        for servo_id, heard_s, (at, was_at), (hot, was_hot), (error, was_error) in each:
+            far = abs(at - was_at)  # NaN where one isn't known
+            if far > reg.TICKS_PER_TURN / 2 and 0 <= at < reg.TICKS_PER_TURN:
+                far = reg.TICKS_PER_TURN - far  # across the encoder's end
+            leaps = far > LEAP_TICKS + LEAP_TICKS_S * abs(now_s - heard_s)
+            if leaps or abs(hot - was_hot) > LEAP_C or error & ~was_error:
+                found.append(servo_id)
+        return found
 
     def read_places(self, now_s: float) -> Script[Sequence[int] | None]:
         """Read where the servos are [ticks] at `now_s` [s], and nothing else.
@@ -287,18 +324,30 @@ class ServoBus:
         spans = _WATCHED[self.protocol]
         span = spans[self._watches % len(spans)]
         self._watches += 1
-        for servo_id, found in (yield from self._settings_in(span)).items():
+        let_go = yield from self._not_holding(span, self.ids)
+        if let_go:  # asked twice: an answer that was garbled mustn't let go of the arm
+            let_go = yield from self._not_holding(span, let_go)
+        for servo_id in let_go:
+            yield from self._lost_hold(servo_id)
+
+    def _not_holding(self, span: reg.ServoRegister, ids: Iterable[int]) -> Script[list[int]]:
+        """Return which of `ids` should hold, and don't, or with other settings than they had."""
+        let_go = list[int]()
+        for servo_id, found in (yield from self._settings_in(span, ids)).items():
             was = {} if self.revive else self._as_held.get(servo_id, {})
             still_holds = found.get("Torque_Enable", 1) == 1 and all(
                 found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
                 for name in (*_AS_WAS, *_NO_LESS)
                 if name in found and name in was
             )
-            if servo_id in self.holding and not still_holds:
-                yield from self._lost_hold(servo_id)
+            if not still_holds:
+                let_go.append(servo_id)
+        return let_go
 
-    def _settings_in(self, span: reg.ServoRegister) -> Script[dict[int, dict[str, int]]]:
-        asked = [i for i in self.ids if i in self.holding and i not in self._silent]
+    def _settings_in(
+        self, span: reg.ServoRegister, ids: Iterable[int]
+    ) -> Script[dict[int, dict[str, int]]]:
+        asked = [i for i in ids if i in self.holding and i not in self._silent]
         answers = (yield self.ask(span, asked)) if asked else {}
         names = [
             (name, one)
@@ -315,10 +364,11 @@ class ServoBus:
         """Take note that these servos hold from now on, and with which settings."""
         self.holding, self._as_held = set(ids), {}
         for span in dict.fromkeys(_WATCHED[self.protocol]):
-            for servo_id, found in (yield from self._settings_in(span)).items():
+            for servo_id, found in (yield from self._settings_in(span, self.ids)).items():
                 self._as_held.setdefault(servo_id, {}).update(found)
 
-    def _state(self, answers: Answers, now_s: float) -> BusState:
+    def _decoded(self, answers: Answers) -> BusState:
+        """Return what servos answered; nothing but NaN and no error of those that didn't."""
         replies = [answers.get(i) for i in self.ids]
         frames = [
             self._before + reply.data + self._after if reply and reply.data else self._empty
@@ -329,21 +379,25 @@ class ServoBus:
             for k, reply in enumerate(replies):
                 if reply and reply.error:
                     state.status[k] |= reply.error & reg.FEETECH_STATUS_BITS
+        state.values[:, [not (reply and reply.data) for reply in replies]] = np.nan
+        return state
+
+    def _state(self, answers: Answers, now_s: float) -> BusState:
+        state = self._decoded(answers)
         for servo_id, bits in self._errors.items():
             state.status[self.ids.index(servo_id)] |= bits
         for servo_id in self.rebooted:
             state.status[self.ids.index(servo_id)] |= REBOOTED
         if len(answers) == len(self.ids) and all(reply.data for reply in answers.values()):
             self.heard_s = [now_s] * len(self.ids)
-            self._last = state.values
+            self._last = state
             return state
-        missing = np.array([not (reply and reply.data) for reply in replies])
-        pairs = zip(replies, self.heard_s, strict=True)
-        self.heard_s = [now_s if reply and reply.data else before_s for reply, before_s in pairs]
-        places = np.where(missing, self._last[_PLACES], state.values[_PLACES])
-        state.values[:, missing] = np.nan
+        missing = np.array([not ((reply := answers.get(i)) and reply.data) for i in self.ids])
+        pairs = zip(missing, self.heard_s, strict=True)
+        self.heard_s = [before_s if lacks else now_s for lacks, before_s in pairs]
+        places = np.where(missing, self._last.values[_PLACES], state.values[_PLACES])
         state.values[_PLACES] = places
-        self._last = state.values
+        self._last = state
         state.status[missing] |= NO_REPLY
         return state
 

@@ -224,6 +224,10 @@ def agrees(motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, Moto
     return bool(held) and all(kept.get(servo_id) == one for servo_id, one in held.items())
 
 
+SWAPPED: Final = "have swapped ids"
+SWAP_FIX: Final = "Set the ids of both, one plugged in at a time: lerobot-setup-motors"
+
+
 def differences(
     motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, MotorRange]
 ) -> list[str]:
@@ -235,8 +239,7 @@ def differences(
     if len(differ) == 2:
         (one, first), (two, second) = differ.items()
         if held.get(first) == motors[two][1] and held.get(second) == motors[one][1]:
-            words = f"servos {first} and {second} have swapped ids, set them: lerobot-setup-motors"
-            return [f"{one} and {two} hold each other's: {words}"]
+            return [f"{one} and {two} hold each other's: servos {first} and {second} {SWAPPED}"]
     return [
         f"{name}: {held[i].other_than(motors[name][1])}" if i in held else f"{name}: no servo {i}"
         for name, i in differ.items()

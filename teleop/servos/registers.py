@@ -369,14 +369,18 @@ VITAL_SPANS: Final[Mapping[Protocol, tuple[ServoRegister, ServoRegister, ServoRe
 """The registers that `read_vitals` is made of: state, limits of the supply, errors."""
 
 
-def read_vitals(protocol: Protocol, state: bytes, limits: bytes, errors: bytes) -> Vitals:
-    """Return how a servo is, from the bytes of `VITAL_SPANS`."""
+def read_vitals(
+    protocol: Protocol, state: bytes, limits: bytes, errors: bytes, *, error: int = 0
+) -> Vitals:
+    """Return how a servo is, from the bytes of `VITAL_SPANS` and its replies' `error` byte."""
     table, (span, bounds, _) = TABLES[protocol], VITAL_SPANS[protocol]
     least_v, most_v = (
         VOLTAGE_STEP_V * table[name].value_in(limits, bounds.address)
         for name in ("Min_Voltage_Limit", "Max_Voltage_Limit")
     )
-    bits = errors[0] & (FEETECH_STATUS_BITS if protocol is Protocol.FEETECH else 0xFF)
+    bits = errors[0]
+    if protocol is Protocol.FEETECH:  # a Dynamixel's byte says what was wrong with the request
+        bits = (bits | error) & FEETECH_STATUS_BITS
     heat_c = table["Present_Temperature"].value_in(state, span.address)
     return Vitals(bits, heat_c, read_supply_v(protocol, state), least_v, most_v)
 

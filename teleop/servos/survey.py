@@ -12,6 +12,7 @@ from typing import Final
 
 from gaploop.teleop.servos import registers
 from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
+from gaploop.teleop.servos.frames import Reply
 
 TRIES: Final = 3
 PATIENCE_S: Final = 0.05
@@ -81,14 +82,15 @@ def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, registers.Vitals]:
     """Return how each of `ids` is, as far as it answers."""
     found = {}
     for servo_id in ids:
-        parts = []
+        parts, error = list[bytes](), 0
         for span in registers.VITAL_SPANS[line.protocol]:
             tries = (
-                run([(line, _read(line, servo_id, span, PATIENCE_S))])[0] for _ in range(TRIES)
+                run([(line, _reply(line, servo_id, span, PATIENCE_S))])[0] for _ in range(TRIES)
             )
-            parts.append(next((data for data in tries if data), b""))
+            reply = next((one for one in tries if one.data), Reply(servo_id, error, b""))
+            parts, error = [*parts, reply.data], reply.error
         if all(parts):
-            found[servo_id] = registers.read_vitals(line.protocol, *parts)
+            found[servo_id] = registers.read_vitals(line.protocol, *parts, error=error)
     return found
 
 
@@ -137,11 +139,17 @@ def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
 def _read(
     line: BusLine, servo_id: int, span: registers.ServoRegister, wait_s: float | None = None
 ) -> Script[bytes]:
+    return (yield from _reply(line, servo_id, span, wait_s)).data
+
+
+def _reply(
+    line: BusLine, servo_id: int, span: registers.ServoRegister, wait_s: float | None = None
+) -> Script[Reply]:
     """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
     ids = (servo_id, NOBODY) if wait_s is None else (servo_id,)
     packet = line.wire.read(servo_id, span.address, span.size)
     answers = yield Request(packet, ids, span.size, wait_s=wait_s)
-    return answers[servo_id].data if servo_id in answers else b""
+    return answers.get(servo_id, Reply(servo_id, 0, b""))
 
 
 def _noise(line: BusLine, *ids: int) -> int:

@@ -25,10 +25,18 @@ from gaploop.collect.take import (
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
-from gaploop.core.messages import FloatArray, LeaderSample, Observation, SafetyReason
+from gaploop.core.messages import (
+    REBOOTED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    Observation,
+    SafetyReason,
+)
 from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.teleop.trips import OWN_ERRORS, SUPPLY
 
 
 class Shared(TypedDict, total=False):
@@ -282,6 +290,30 @@ def test_a_safety_trip_ends_the_take_as_a_failure_and_is_an_event(
     assert (result.outcome, result.reason) == (Outcome.FAILURE, "safety trip: ESTOP")
     assert result.duration_s == pytest.approx(0.62, abs=0.03)
     assert "ESTOP" in (writer.folder / journal_format.EVENTS).read_text()
+
+
+@pytest.mark.parametrize("bits", [REBOOTED, SUPPLY])
+def test_a_servo_without_power_is_no_failure_of_the_task(
+    bits: int, rig: EmbeddedRig, tmp_path: Path
+) -> None:
+    """A servo that browned out for 0.03 s made a failure that was published; one for 0.2 s made an
+    interrupted episode, as the page on recording says.
+    """
+    read = rig.follower.read
+
+    def unpowered() -> FollowerState:
+        return replace(read(), status=np.array([0, bits, 0, 0, 0, 0]))
+
+    class BrownsOut(Idle):
+        def read(self, t_s: float) -> LeaderSample:
+            if self.reads == 10:
+                rig.follower.read = unpowered  # type: ignore[method-assign]
+            return super().read(t_s)
+
+    with JournalWriter(tmp_path, rig.header(TakeInfo("", "t"))) as writer:
+        result = run_take(rig, BrownsOut(), seed=0, max_s=5.0, writer=writer)
+    assert result.outcome is Outcome.INTERRUPTED
+    assert OWN_ERRORS[bits][0] in result.reason
 
 
 def test_a_policy_sees_every_frame_in_its_units_and_moves_in_straight_lines(

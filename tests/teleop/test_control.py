@@ -841,3 +841,25 @@ def test_a_servo_that_confirms_torque_off_late_isnt_told_of_at_the_end() -> None
     descent._turn = lambda _state: setattr(arm, "fails", frozenset())
     assert descent.run() == ()
     assert not descent.unconfirmed
+
+
+def test_a_servo_that_is_back_while_the_arm_falls_lets_go_then() -> None:
+    """An elbow that had no contact for 3 s held for 15, and dropped limp once all others lay."""
+    arm, clock, told = Arm(), ManualClock(), list[tuple[float, bool]]()
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s)
+
+    def off(*, damped: bool = False) -> None:
+        if clock.now_s() < 1.0:
+            raise DeviceError("b may hold")
+        told.append((clock.now_s(), damped))
+
+    def falls(_state: FollowerState) -> None:
+        arm.q = arm.q - 0.02 * (clock.now_s() < 8.0)
+
+    arm.damps, arm.torque_off = True, off  # type: ignore[attr-defined, method-assign]
+    descent = Descent(arm, safety, clock, 0.05, let_go=lambda: True, turn=falls)
+    assert descent.run() == ()
+    assert told[0][1]
+    assert told[0][0] < 2.0
+    assert not told[-1][1]
+    assert told[-1][0] > 8.0

@@ -6,8 +6,11 @@ import itertools
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +36,7 @@ from gaploop.collect.operator.keys import (
 )
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.view import Loop
+from gaploop.core.platform_calls import signals_handled
 from gaploop.core.vocabulary import Outcome
 
 WITHIN_S = 60.0
@@ -106,6 +110,32 @@ def test_a_key_whose_bytes_come_one_by_one_is_no_letter_and_no_stop(keys: bytes)
     asked = [console.command(name) for name in names if name != "x"]
     assert asked in ([], [None], [Command.RERECORD])
     assert (asked == [Command.RERECORD]) == (keys == b"\x1b[D")
+
+
+def test_a_wait_for_keys_ends_whatever_signal_comes() -> None:
+    """Ctrl-C was heard, and the arm followed its leader until a key was pressed: `SimpleQueue.get`
+    waits without end where a signal's handler takes longer than is left of the wait.
+    """
+    (reader, writer), came = os.pipe(), list[int]()
+
+    def handle(number: int, _frame: object) -> None:
+        time.sleep(0.05)
+        came.append(number)
+
+    give_up = threading.Timer(WITHIN_S, os.write, (writer, b"x"))
+    main = threading.main_thread().ident
+    send = threading.Timer(0.03, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        with Keys(reader) as heard, signals_handled([signal.SIGUSR1], handle):
+            give_up.start()
+            send.start()
+            while not came:
+                assert heard.presses(0.02) == []
+    finally:
+        give_up.cancel()
+        send.join()
+        os.close(reader)
+        os.close(writer)
 
 
 # -- what a program does with them ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from gaploop.teleop.checks.calibrations import check_arm_files
 from gaploop.teleop.checks.servos import check_servos
 from gaploop.teleop.emulator.arms import ArmPlan, koch, openmanipulator, so101
 from gaploop.teleop.emulator.bus import EmulatedBus, Fault
-from gaploop.teleop.servos.calibration import arm_folder, usual_folder
+from gaploop.teleop.servos.calibration import SWAP_FIX, arm_folder, usual_folder
 
 ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 
@@ -340,6 +340,7 @@ def test_swapped_ids_of_two_joints_are_seen_by_the_calibration(tmp_path: Path) -
     with EmulatedBus(plan=swapped, wire_time=False) as bus:
         (wrong,) = failures(list(check_servos(bus.port, tmp_path)))
     assert "servos 2 and 3 have swapped ids" in wrong.found
+    assert wrong.fix == SWAP_FIX  # "calibrate it anew" would have made that last
 
 
 @pytest.mark.parametrize("former", ["so101_follower", "so100_follower", "so101_leader"])

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_servos import FakeServos
 from patient_wire import LoopTime
 
+from gaploop.core.errors import DeviceError
 from gaploop.core.messages import NO_REPLY, REBOOTED
-from gaploop.teleop.servos import dynamixel
+from gaploop.teleop.checks import Level
+from gaploop.teleop.checks.servos import check_servos as doctors_servos
+from gaploop.teleop.lerobot_devices.arm import check_servos
+from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
+from gaploop.teleop.servos.frames import Frame, Instruction
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol, describe_error
 from gaploop.teleop.servos.torque import torque_off, torque_on
@@ -150,6 +157,90 @@ def test_a_servo_that_comes_back_limp(protocol: Protocol) -> None:
         assert run([(bus.line, torque_on(bus))]) == [()]
         assert fake.get(2, setting) == 700
         assert not read(bus)[1].any()
+
+
+class Reawakened(FakeServos):
+    """Servos that are back as soon as somebody pings them."""
+
+    def _answer(self, frame: Frame) -> bytes:
+        if frame.code == Instruction.PING:
+            self.dead = set()
+        return super()._answer(frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "dead", "said"),
+    [
+        (FakeServos, 9, {7, 8, 9}, "no answer from servos 7 (j7), 8 (j8), 9 (j9)"),
+        (Reawakened, 6, {4, 5, 6}, "servos 4 (j4), 5 (j5), 6 (j6) answered only when asked again"),
+    ],
+)
+def test_silent_servos_make_no_other_arm(
+    kind: type[FakeServos], count: int, dead: set[int], said: str
+) -> None:
+    """Six Feetech servos that answered were "a koch_follower": any six with ids 1 to 6 were, once
+    others were silent, or had been a moment before.
+    """
+    with kind(Protocol.FEETECH, dict.fromkeys(range(1, count + 1), "sts3215")) as fake:
+        fake.dead = dead
+        assert said in refusal(fake)
+
+
+def refusal(fake: FakeServos) -> str:
+    """Return why an arm of these servos isn't started."""
+    ids = tuple(fake.memory)
+    port = SerialPort(fake.path)
+    port.open()
+    bus = ServoBus(BusLine(port, Protocol.FEETECH), ids, ["sts3215"] * len(ids))
+    motors = {f"j{i}": SimpleNamespace(id=i) for i in ids}
+    device = SimpleNamespace(
+        name="an_arm",
+        id="a",
+        config=SimpleNamespace(type="an_arm"),
+        bus=SimpleNamespace(motors=motors, port=fake.path),
+    )
+    with contextlib.closing(port), pytest.raises(DeviceError) as caught:
+        check_servos(bus, device)
+    return str(caught.value)
+
+
+def test_an_error_that_only_replies_carry_is_told_before_the_start() -> None:
+    """`doctor` found nothing, LeRobot would have raised, and the arm tripped in its first turn."""
+    with FakeServos(Protocol.FEETECH, STS) as fake:
+        fake.errors = {2: 0x20}
+        assert "servo 2 (j2) reports overload" in refusal(fake)
+        found = [one.found for one in doctors_servos(fake.path) if one.level is Level.FAIL]
+    assert "servo 2 (shoulder_lift) reports overload" in found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_that_is_garbled_and_looks_whole_stops_no_arm(seed: int) -> None:
+    """On a bad cable a servo at 30 °C was "too hot", a reading leapt by 200°, and an arm was let go
+    of: of garbled answers on a Feetech bus one in 256 has a right checksum.
+    """
+    draw = random.Random(seed)
+    with a_bus(Protocol.FEETECH, STS) as (fake, bus):
+        for servo_id in STS:
+            fake.put(servo_id, "Present_Position", 1000 * servo_id)
+            fake.put(servo_id, "Present_Temperature", 30)
+        run([(bus.line, torque_on(bus))])
+
+        def garble(data: bytes) -> bytes:
+            if draw.random() < 0.5:
+                return data
+            fake.spoil = lambda data: data  # what is asked again isn't garbled
+            frames = feetech.Parser().feed(data)
+            one = draw.choice(frames)
+            frames[frames.index(one)] = one._replace(params=draw.randbytes(len(one.params)))
+            return b"".join(feetech.status(*frame) for frame in frames)
+
+        for turn in range(400):
+            fake.spoil = garble
+            values, status = read(bus, now_s=0.005 * turn)
+            assert not status.any()
+            assert np.abs(values[0] - [1000, 2000, 3000]).max() < 200
+            assert np.abs(values[4] - 30).max() <= 5
+        assert not bus.line.faults.of(2).reboots
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
