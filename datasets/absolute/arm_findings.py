@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.grippers import sides_of
+from gaploop.core.grippers import is_grip, sides_of
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.core.telemetry import lost_goals
@@ -22,8 +22,11 @@ from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
-from gaploop.datasets.columns import ACTION, STATE
+from gaploop.datasets.columns import STATE
 
+SAME: Final = 0.99
+MOST_ROWS: Final = 3
+"""Commands that are readings of so few rows later, in such a share of rows, were made of them."""
 ANSWERS: Final = 0.95
 """A reading that goes so well with its command [correlation] answers it, in whatever unit."""
 HELD: Final = 0.8
@@ -46,6 +49,8 @@ PLAY_DEG: Final = 0.8
 PLAY_SHARE: Final = 0.8
 """Beyond the other joints' median, and as a share of it: OpenMANIPULATORs' reach 0.9 degrees, two
 thirds of it, by friction of unlike servos."""
+CLEARLY: Final = 3.0
+"""Times what episodes differ by among themselves: so far apart are two groups of them."""
 ONE_MAKE_S: Final = 0.025
 """Joints that answer so alike have one make of servo: OpenMANIPULATORs' two are 50 ms apart."""
 ALIKE_DEG: Final = 1.05
@@ -130,9 +135,11 @@ class ArmTests:
         self.fps, self.unit = recording.info.fps, recording.unit
         self.names = [j.name for j in recording.joints]
         self.root = shlex.quote(str(recording.info.root))
-        features = recording.info.features
-        self.unnamed = not any((features.get(n) or {}).get("names") for n in (ACTION, STATE))
-        """Nothing says which of the joints is a gripper."""
+        words = [name.removesuffix(".pos") for name in recording.info.names(STATE)]
+        self.unnamed = not any(is_grip(word) or not word[-1:].isdigit() for word in words)
+        """Nothing says which of the joints is a gripper: they are numbered, or have no names."""
+        ends = {len(self.names) - 1, *([] if len(self.names) % 2 else [len(self.names) // 2 - 1])}
+        self.may_grip = ends & set(recording.arm) if self.unnamed else set[int]()
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
         self.played: set[int] = set()
@@ -162,6 +169,20 @@ class ArmTests:
         self._note("rows a second", "", "", Estimate(self.fps, self.fps, self.fps), 0.5)
         self.fits = joint_fits.fit_joints(recording)
         self.rests = [joint_fits.rests_of(recording, k) for k in range(len(self.names))]
+        if (rows := self._copied()) is not None:
+            which = "the readings of their own rows" if not rows else f"readings {rows} rows later"
+            which = "the next row's readings" if rows == 1 else which
+            report.untested["how the arm answers"] = f"its commands are a copy of {which}"
+            if not rows:
+                self._say(
+                    "action_lag", None, "Commands are a copy of their own rows' readings: a policy "
+                    "that learns them stays where it is", self.everywhere,
+                    "Record what was commanded, or take the next row's state as the action.", 50.0,
+                )  # fmt: skip
+            for test in (self._repeats, self._jumps, self._readings):
+                test()
+            self._rest_of_it()
+            return
         self._wiring()
         self._dead()
         self._other_quantities()
@@ -210,7 +231,19 @@ class ArmTests:
         return [k for k in own if k not in self.done]
 
     def _good_fits(self) -> list[int]:
-        return [k for k in self._free() if self.fits[k].explained > EXPLAINED]
+        free = (k for k in self._free() if k not in self.may_grip)
+        return [k for k in free if self.fits[k].explained > EXPLAINED]
+
+    def _copied(self) -> int | None:
+        """Return by how many rows commands are later readings, number by number; None if not."""
+        for rows in range(MOST_ROWS + 1):
+            long = [e for e in self.episodes if len(e.command) > MOST_ROWS]
+            pairs = [(e.command[: len(e.command) - rows], e.reading[rows:]) for e in long]
+            whole = [np.isclose(u, y, rtol=1e-5, atol=1e-5).all(axis=1) for u, y in pairs]
+            moves = [np.ptp(y, axis=0).max(initial=0.0) > joint_fits.MOVES_DEG for _, y in pairs]
+            if any(moves) and np.mean(np.concatenate(whole)) > SAME:
+                return rows
+        return None
 
     # --- tests ---------------------------------------------------------------------------------
 
@@ -331,7 +364,7 @@ class ArmTests:
 
     def _limits(self) -> None:
         """Readings that stop at one value, again and again, while commands go beyond and vary."""
-        for k in self._free():
+        for k in (k for k in self._free() if k not in self.may_grip):
             low, high = self.fits[k].limits_deg
             for limit, sign in ((low, -1), (high, 1)):
                 found, total = dict[int, float](), sum(len(e.command) for e in self.episodes)
@@ -607,6 +640,7 @@ class ArmTests:
                 self.report.untested["a late arm"] = f"it follows after {after}, as slow arms do"
             else:
                 self.report.good["action_lag"] = f"the arm follows after {late_ms.value:.0f} ms"
+        self._shifted_episodes(known)
         known = [k for k in known if self.fits[k].explained > TIMED]
         if len(known) < 5:
             self.report.untested["one joint's delay"] = "fewer than five joints follow closely"
@@ -631,6 +665,28 @@ class ArmTests:
                 self.done.add(k)
 
         self._one_arm_late(known, apart)
+
+    def _shifted_episodes(self, known: Sequence[int]) -> None:
+        """Episodes in which all joints follow later, or earlier, than in the others."""
+        late_s = joint_fits.delays_by_episode(self.recording, known)
+        order = sorted(late_s, key=lambda e: late_s[e])
+        gaps = np.diff([late_s[e] for e in order])
+        if len(order) < FEWEST or not len(gaps):
+            return
+        k = int(gaps.argmax()) + 1
+        sides = order[:k], order[k:]
+        within = max(float(late_s[side[-1]] - late_s[side[0]]) for side in sides)
+        if gaps[k - 1] < max(1.5 / self.fps, CLEARLY * within):
+            return
+        odd, usual = sorted(sides, key=lambda side: (len(side), -min(side)))
+        middle = float(np.median([late_s[e] for e in usual]))
+        by_ms = {e: 1e3 * (late_s[e] - middle) for e in odd}
+        than = "later" if odd is sides[1] else "earlier"
+        self._say(
+            "action_lag", None, f"In some episodes the arm follows {than} than in the others, by",
+            {e: abs(ms) for e, ms in by_ms.items()}, self.report.without(odd, self.total), 20.0,
+            unit="ms", apart="columns shifted in those episodes, another rate, program or bus",
+        )  # fmt: skip
 
     def _one_arm_late(self, known: Sequence[int], apart: float) -> None:
         """Say that all of one arm of a pair is later than the other, joint by joint."""
@@ -737,6 +793,8 @@ class ArmTests:
             if not sure or size.low * size.high < 0:
                 continue
             steady = spread < max(0.3, 0.2 * abs(size.value))
+            if k in self.may_grip and not steady:
+                continue  # it is off where it holds something
             text = f"At rest {name} stands off its command"
             apart = "leader and follower calibrated apart, a slipped horn"
             if steady:
@@ -754,7 +812,7 @@ class ArmTests:
                 apart = "weight on a weak drive, play, " + apart
             found = joint_fits.by_episode(self.rests[k], lambda r: r.off)
             shown = {e: v for e, v in found.items() if abs(v) >= 0.6 * limit}
-            if self.unnamed and k + 1 in (len(self.names), len(self.names) // 2):
+            if k in self.may_grip:
                 apart += ", something that a gripper holds"
                 fix = f"Name the joints in {self.root}/meta/info.json, then check again."
             self._say(
@@ -853,10 +911,13 @@ class ArmTests:
     def _rest_of_it(self) -> None:
         """Name what was found good, and what these columns can't show."""
         report, told = self.report, {f.kind for f in self.report.findings}
-        fitted = [k for k in self.recording.arm if np.isfinite(self.fits[k].delay_s.value)]
+        fitted = [k for k in self.recording.arm if self.fits[k].explained > 0.0]
         closed = set() if fitted else set(GOOD) - {"offset"}  # what shows in motion
+        closed |= {"offset"} if self.done >= {*self.recording.arm} else set()
         closed |= {"offset"} if "offsets at rest" in report.untested else set()
         closed |= {"noise"} if self.trembling else set()
+        if "how the arm answers" in report.untested:
+            closed |= set(GOOD) - {"readings", "noise"}
         closed |= {"joint_delay"} if "one joint's delay" in report.untested else set()
         for name, (kinds, text) in GOOD.items():
             if not told & set(kinds) and name not in closed:
@@ -867,6 +928,10 @@ class ArmTests:
             who = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
             least = f"{joint_fits.MOVES_DEG:g}{self.unit or ' units'}"
             report.untested[who] = f"commands cover less than {least}"
+        if self.may_grip:
+            who = " and ".join(self.names[k] for k in sorted(self.may_grip))
+            why = f"it may be a gripper: name the joints in {self.root}/meta/info.json"
+            report.untested[f"delay, play, gain, limits of {who}"] = why
         report.untested["a wrong homing offset"] = "command and reading shift alike"
         report.untested["play behind the encoder"] = "readings don't show it"
 

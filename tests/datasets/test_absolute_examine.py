@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,37 @@ def test_idle_starts_and_long_pauses(tmp_path: Path) -> None:
 
     assert "idle_start" in kinds(write(tmp_path / "a", [tuple(map(waiting, e)) for e in arm()]))
     assert "pause" in kinds(write(tmp_path / "b", [tuple(map(pausing, e)) for e in arm()]))
+
+
+@pytest.mark.parametrize("commands", ["radians", "a tool's steps"])
+def test_an_arm_that_moves_holds_not_still_whatever_its_commands_are(
+    tmp_path: Path, commands: str
+) -> None:
+    """Beside joints, commands in radians hardly change; of a tool's only the gripper is a joint."""
+    changed = []
+    for told, read in arm():
+        if commands == "radians":
+            told = np.radians(told)
+        else:
+            told = np.diff(told, axis=0, append=told[-1:]) / 100
+            told[:, 5] = read[:, 5] = np.arange(len(read)) > 30
+        changed.append((told, read))
+    assert not kinds(write(tmp_path / "set", changed)) & {"pause", "idle_start"}
+
+
+def test_readings_that_are_no_degrees_are_not_measured_as_such(tmp_path: Path) -> None:
+    """A Piper's driver gives thousandths of a degree."""
+    report = examine(write(tmp_path / "set", [(1e3 * u, 1e3 * y) for u, y in arm(17.0)]))
+    assert not report.findings
+    assert "no degrees" in report.untested["the arm"]
+
+
+def test_one_wording_in_two_encodings_is_told(tmp_path: Path) -> None:
+    task = "Stelle den Würfel auf die Fläche"
+    tasks = [unicodedata.normalize("NFD" if k > 7 else "NFC", task) for k in range(10)]
+    (found,) = examine(write(tmp_path / "set", arm(), tasks)).findings
+    assert (found.kind, found.episodes) == ("task_wording", (8, 9))
+    assert "accents" in found.sentence
 
 
 @pytest.mark.parametrize("joints", [1, 3])
