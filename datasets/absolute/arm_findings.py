@@ -434,6 +434,7 @@ class ArmTests:
     def _repeats(self) -> None:
         """Readings that repeat while the joint is on its way: of all joints, or of some."""
         unread, moving, whole = list[NDArray[np.bool_]](), list[NDArray[np.bool_]](), list[int]()
+        doubled = 0
         for e in self.episodes:
             joints = range(len(self.names))
             moving.append(np.stack([self._on_the_way(e, k) for k in joints], axis=1))
@@ -441,14 +442,22 @@ class ArmTests:
                 moving[-1] & np.stack([_not_read(e.reading[:, k]) for k in joints], axis=1)
             )
             same = np.diff(e.reading, axis=0, prepend=np.nan) == 0
-            whole.append(int((same.all(axis=1) & unread[-1].any(axis=1)).sum()))
+            again = same.all(axis=1) & unread[-1].any(axis=1)
+            whole.append(int(again.sum()))
+            told = np.diff(e.command, axis=0, prepend=np.nan) == 0
+            doubled += int((again & told.all(axis=1)).sum())
         rows = np.array([m.any(axis=1).sum() for m in moving])
         if rows.sum() >= 100:
             size = rate(float(sum(whole)), float(rows.sum()))
             self._note("repeated rows", "", "%", scaled(size, 100), 0.5)
             if size.value > ROWS_REPEAT and sum(whole) >= 3:
-                self._say_repeats(None, "All readings repeat the row before while joints move, in",
-                                  size, whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0)  # fmt: skip
+                what, twice = "All readings repeat", doubled > 0.9 * sum(whole)
+                if twice:
+                    what = "Commands and readings repeat"
+                self._say_repeats(
+                    None, f"{what} the row before while joints move, in", size,
+                    whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0, twice,
+                )  # fmt: skip
                 return
         again = np.array([u.sum(axis=0) for u in unread])
         there = np.array([m.sum(axis=0) for m in moving])
@@ -479,12 +488,17 @@ class ArmTests:
         shares: FloatArray,
         least: float,
         cost_deg: float,
+        twice: bool = False,
     ) -> None:
-        """Tell of repeats; `shares` of each episode's rows."""
+        """Tell of repeats; `shares` of each episode's rows; `twice`: commands repeat, too."""
         shown = {e: float(v) for e, v in zip(self.everywhere, shares, strict=True) if v >= least}
+        apart, fix = "a slow bus, dropped packets", "gaploop doctor"
+        if twice:  # the bus has no part in commands
+            apart = "rows written twice, a recorder slower than the stated rate"
+            fix = f"Compare fps in {self.root}/meta/info.json with what recorded it."
         self._say(
-            "repeats", joints, text, shown, "gaploop doctor", cost_deg + 20 * size.value,
-            unit="% of rows", size=scaled(size, 100), apart="a slow bus, dropped packets",
+            "repeats", joints, text, shown, fix, cost_deg + 20 * size.value,
+            unit="% of rows", size=scaled(size, 100), apart=apart,
         )  # fmt: skip
 
     def _jumps(self) -> None:

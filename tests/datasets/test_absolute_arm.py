@@ -90,6 +90,20 @@ def test_a_slow_bus_is_told_with_its_rate() -> None:
     assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
+@pytest.mark.parametrize("every", [2, 3])
+def test_rows_written_twice_are_no_slow_bus(every: int) -> None:
+    made = recording()
+    kept = [np.arange(len(e.command)) // every * every for e in made.episodes]
+    doubled = tuple(
+        replace(e, command=e.command[k], reading=e.reading[k])
+        for e, k in zip(made.episodes, kept, strict=True)
+    )
+    [found] = [f for f in report(replace(made, episodes=doubled)).findings if f.kind == "repeats"]
+    assert found.sentence.startswith("Commands and readings repeat")
+    assert "slow bus" not in found.not_told_apart
+    assert "doctor" not in found.command
+
+
 def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
     """Incident: one joint swinging after the other, in encoder steps, was called a slow bus."""
 
