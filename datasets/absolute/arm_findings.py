@@ -95,6 +95,9 @@ round, in none of five logs of real arms, where 0.53 is the least."""
 STALL_S: Final = 0.5
 JUMP_DEG: Final = 10.0
 """No joint moves so far and back within two frames: 300 degrees a second to and fro."""
+LEAPS: Final = 4.0
+AROUND: Final = 3
+"""So many times the pace of so many rows before and after is further than an arm goes at once."""
 LIMIT_DEG: Final = 0.3
 SPEED_SHARE: Final = 0.02
 CLOSED: Final = 12.0
@@ -191,6 +194,7 @@ class ArmTests:
         self._lost_goals()
         self._repeats()
         self._jumps()
+        self._left_out()
         self._speed()
         self._readings()
         self._delays()
@@ -518,6 +522,34 @@ class ArmTests:
                     "jumps", k, f"Single readings of {self.names[k]} jump away and back, by",
                     found, "gaploop doctor", 5.0, apart="a corrupt packet, a loose cable",
                 )  # fmt: skip
+
+    def _left_out(self) -> None:
+        """Places at which commands and readings of several joints go on further in one row.
+
+        A hand's jump reaches an arm later; a bus that wasn't read repeats the row before.
+        """
+        found, joints = dict[int, float](), self._free()
+        for e in self.episodes if len(joints) > 1 else ():
+            far = np.ones((max(len(e.command) - 1, 0), len(joints)), dtype=bool)
+            if len(far) < 2 * AROUND + 1:
+                continue
+            for values in (e.command[:, joints], e.reading[:, joints]):
+                steps = np.diff(values, axis=0)
+                windows = np.lib.stride_tricks.sliding_window_view(np.abs(steps), AROUND, axis=0)
+                pace = np.median(windows, axis=2)
+                usual = np.full(steps.shape, np.inf)
+                usual[AROUND:-AROUND] = np.maximum(pace[: -AROUND - 1], pace[AROUND + 1 :])
+                far &= np.abs(steps) > LEAPS * usual + JUMP_DEG / 10
+                far[1:] &= (steps[:-1] != 0).any(axis=1)[:, None]
+            if places := int((far.sum(axis=1) >= 2).sum()):
+                found[e.index] = float(places)
+        if found and sum(found.values()) > 1:
+            self._say(
+                "missing", None, "Rows seem to be left out: commands and readings go further at "
+                "once than before and after; places an episode:", found,
+                self.report.without(list(found), self.total), 10.0,
+                apart="a recorder that dropped frames, an edit",
+            )  # fmt: skip
 
     def _lost_goals(self) -> None:
         """A joint that stands time and again while its command moves on, then jumps after it."""

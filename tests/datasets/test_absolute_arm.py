@@ -104,6 +104,25 @@ def test_rows_written_twice_are_no_slow_bus(every: int) -> None:
     assert "doctor" not in found.command
 
 
+@pytest.mark.parametrize("rows", [8, 15])
+def test_rows_that_are_left_out_are_told_by_a_jump_of_command_and_reading(rows: int) -> None:
+    """Neither a leader's jump, which an arm answers later, nor a bus that repeats a row is one."""
+    made = recording()
+    cut = []
+    for e in made.episodes:
+        speed = np.sort(np.abs(np.diff(e.command, axis=0)), axis=1)[:, -2]
+        at = 20 + int(speed[20:-40].argmax())
+        kept = np.r_[:at, at + rows : len(e.command)] if e.index in (2, 5, 6) else slice(None)
+        cut.append(replace(e, command=e.command[kept], reading=e.reading[kept]))
+    [found] = report(replace(made, episodes=tuple(cut))).findings
+    assert (found.kind, found.episodes) == ("missing", (2, 5, 6))
+    leaps = tuple(
+        replace(e, command=e.command + 15.0 * (np.arange(len(e.command)) > 100)[:, None])
+        for e in made.episodes
+    )
+    assert "missing" not in {f.kind for f in report(replace(made, episodes=leaps)).findings}
+
+
 def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
     """Incident: one joint swinging after the other, in encoder steps, was called a slow bus."""
 
