@@ -190,15 +190,16 @@ def gripper_of(
         abs(middle[level] - level) <= LEVEL * travel for level in at
     )
     if of_one_unit:
-        apart = {low: at[low] - low, high: high - at[high]}
+        told = {level: _rests_at(sent, sent, level, LEVEL * travel, rest) for level in at}
+        apart = {low: at[low] - told[low], high: told[high] - at[high]}
         least, holds = SHORT * travel, HOLDS
     else:  # what is held is of several widths, or none: there its readings are spread
         apart = {level: np.abs(values - middle[level]) for level, values in at.items()}
         least, holds = LEVEL * (reads[1] - reads[0]), DIFFER
     short = {level: float(np.mean(np.nan_to_num(v) > least)) for level, v in apart.items()}
     closed, other = (low, high) if short[low] >= short[high] else (high, low)
-    told = short[closed] >= max(holds, CLEARLY * short[other])
-    if not told:
+    tells = short[closed] >= max(holds, CLEARLY * short[other])
+    if not tells:
         begins = float(np.mean([s[0] > low + 0.5 * travel for s in sent]))
         if not named and max(begins, 1.0 - begins) < BEGINS:
             return None
@@ -209,7 +210,7 @@ def gripper_of(
         return Gripper(column, closed, opened, closed, opened, settles_s)
     toward = 1.0 if middle[closed] > middle[opened] else -1.0
     reads_closed = toward * float(np.nanmax(toward * at[closed]))
-    if not told or abs(reads_closed - middle[opened]) <= least:
+    if not tells or abs(reads_closed - middle[opened]) <= least:
         # One width throughout: is that an object's, or none?
         return Gripper(column, closed, opened, np.nan, np.nan, settles_s)
     return Gripper(column, closed, opened, reads_closed, middle[opened], settles_s)

@@ -117,7 +117,14 @@ class DatasetInfo:
             return ()
         names = spec.get("names")
         if isinstance(names, Mapping):
-            names = next(iter(names.values()), None)
+            of = dict(names)
+            lists = [v for v in of.values() if isinstance(v, list | tuple)]
+            if sorted(map(str, of.values())) == sorted(map(str, range(len(of)))):
+                names = sorted(of, key=lambda n: int(of[n]))  # {"x": 0, "y": 1}
+            elif 1 < len(lists) == len(of):  # {"left": [...], "right": [...]}
+                names = [f"{side}_{n}" for side, those in of.items() for n in those]
+            else:  # {"motors": [...]}
+                names = next(iter(of.values()), None)
         if isinstance(names, list | tuple) and len(names) == 1 and isinstance(names[0], list):
             names = names[0]  # as some converters of v2.1 wrote them
         width = self.width(feature)

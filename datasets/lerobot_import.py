@@ -5,6 +5,7 @@ a video can't be cut. Where they are dropped, rows and statistics are written an
 joint state is copied to `observation.environment_state`, because ACT refuses state alone.
 """
 
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,7 +211,7 @@ def _import_v3(
         state = matrix(first[columns.STATE], info.width(columns.STATE))
         degrees = ticks_to_degrees(info, options.calibration, state)
         changed["gap_units"] = "deg"
-    if options.drop_videos or not info.picture_keys:
+    if options.drop_videos:
         incoming = _without_pictures(info, episodes, options.drop_videos, changed, degrees)
 
         def amend(stage: Path) -> None:
@@ -247,15 +248,17 @@ def _without_pictures(
     degrees: EpisodeChange,
 ) -> EpisodeStream:
     """Return episodes without pictures, their state copied to an environment state they lack."""
-    about, left_out = exported_features(info)
+    about, _ = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
     bare = {name: about.features[name] for name in kept}
     known = (*about.features, *columns.AUTOMATIC, *info.picture_keys)
     odd = [name for name in info.features if name not in known]
     if odd:
         raise UnusableInputError(
-            f"{info.root}: {' '.join(left_out)} Only numbers and vectors can be imported. Remove "
-            f"{', '.join(odd)} with lerobot-edit-dataset first."
+            f"{info.root}: without pictures only numbers and vectors can be written. Remove "
+            f"{', '.join(odd)} first: lerobot-edit-dataset --repo_id=me/it "
+            f"--root={shlex.quote(str(info.root))} --operation.type=remove_feature "
+            f"--operation.feature_names='[{', '.join(odd)}]'"
         )
     features = dict(bare)
     if copies and columns.ENVIRONMENT not in bare:

@@ -5,6 +5,8 @@ Numbers come straight from Parquet: no video is opened, no LeRobot needed.
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,10 @@ AUTOMATIC_FEATURES: Final = {
     for name in columns.AUTOMATIC
 }
 """The columns that LeRobot makes itself, as it describes them."""
+SUCCESS: Final = re.compile(
+    r"(?:.*\.)?(?:(?:is|task|episode)_)*(?:success|successful|succeeded|fail|failure|failed)"
+)
+"""Names of columns that say how an episode ended."""
 _TASKS: Final = pa.schema([("task_index", pa.int64()), ("task", pa.string())])
 _PICTURE: Final = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
@@ -350,20 +356,40 @@ def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
     return info.root / info.data_name(chunk, file)
 
 
-def recorded_success(root: Path) -> dict[int, bool]:
-    """Return how episodes ended by the column `next.success`, which environments of LeRobot write.
+def recorded_success(root: Path) -> tuple[str, dict[int, bool]]:
+    """Return the column that says how episodes ended, and what it says; "" and nothing without one.
 
-    Without that column it is empty.
+    LeRobot's environments write `next.success`, others names like `is_failure`, or a reward of 0
+    and 1; in every row, in an episode's last ones, or in the table of episodes.
     """
-    ended: dict[int, bool] = {}
-    for path in layout.data_files(root):
-        for rows in batches(path, {"episode_index", "next.success"}):
-            if rows.num_columns < 2:
-                return {}
-            said = rows["next.success"].to_pylist()
-            for episode, went_well in zip(rows["episode_index"].to_pylist(), said, strict=True):
-                ended[episode] = ended.get(episode, False) or bool(np.any(went_well or False))
-    return dict(sorted(ended.items()))
+    info, table = layout.read_info(root), layout.episode_rows(root)
+    names = [*info.features, *(table[0] if table else {})]
+    said = [n for n in sorted(names, key=lambda n: n != "next.success") if SUCCESS.fullmatch(n)]
+    for name in (*said, *(n for n in ("next.reward", "reward") if n in info.features)):
+        values: dict[int, set[float]] = {}
+        if name in info.features:
+            for path in layout.data_files(root):
+                for rows in batches(path, {"episode_index", name}):
+                    if rows.num_columns == 2:
+                        pair = rows["episode_index"].to_pylist(), rows[name].to_pylist()
+                        for episode, value in zip(*pair, strict=True):
+                            values.setdefault(episode, set()).update(_numbers(value))
+        else:
+            values = {int(row["episode_index"]): _numbers(row.get(name)) for row in table}
+        every = set[float]().union(*values.values())
+        if not every or not every <= {0.0, 1.0} or ("reward" in name and every == {0.0}):
+            continue  # a reward on the way, or one that nobody gave
+        failed = "fail" in name.rpartition(".")[2]
+        return name, {e: (1.0 in v) is not failed for e, v in sorted(values.items()) if v}
+    return "", {}
+
+
+def _numbers(value: Any) -> set[float]:
+    """Return the numbers of a cell; of what isn't numbers NaN."""
+    try:
+        return {float(v) for v in np.ravel([] if value is None else value)}
+    except (TypeError, ValueError):
+        return {math.nan}
 
 
 class EpisodeReader:

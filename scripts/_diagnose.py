@@ -227,11 +227,11 @@ def _beside(config: DiagnoseConfig, report: AbsoluteReport) -> tuple[dict[str, A
 
 def _how_to_label(root: Path) -> str:
     """Return the command that labels, or those that take over what a column says."""
-    ended = recorded_success(root) if is_dataset(root) else {}
+    column, ended = recorded_success(root) if is_dataset(root) else ("", {})
     named = shlex.quote(str(root))
     if not ended:
         return f"gaploop review {named}"
-    lines = [f"its column next.success says that {sum(ended.values())} of {len(ended)} went well:"]
+    lines = [f"its column {column} says that {sum(ended.values())} of {len(ended)} went well:"]
     for went_well, outcome in ((True, Outcome.SUCCESS), (False, Outcome.FAILURE)):
         if some := [episode for episode, said in ended.items() if said is went_well]:
             lines.append(f"  gaploop label {named} --episodes='{some}' --outcome={outcome}")

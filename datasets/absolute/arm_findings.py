@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.grippers import sides_of
+from gaploop.core.grippers import is_grip, sides_of
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.core.telemetry import lost_goals
@@ -22,8 +22,11 @@ from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 from gaploop.datasets.check.frames import stretches
-from gaploop.datasets.columns import ACTION, STATE
+from gaploop.datasets.columns import STATE
 
+SAME: Final = 0.99
+MOST_ROWS: Final = 3
+"""Commands that are readings of so few rows later, in such a share of rows, were made of them."""
 ANSWERS: Final = 0.95
 """A reading that goes so well with its command [correlation] answers it, in whatever unit."""
 HELD: Final = 0.8
@@ -46,6 +49,8 @@ PLAY_DEG: Final = 0.8
 PLAY_SHARE: Final = 0.8
 """Beyond the other joints' median, and as a share of it: OpenMANIPULATORs' reach 0.9 degrees, two
 thirds of it, by friction of unlike servos."""
+CLEARLY: Final = 3.0
+"""Times what episodes differ by among themselves: so far apart are two groups of them."""
 ONE_MAKE_S: Final = 0.025
 """Joints that answer so alike have one make of servo: OpenMANIPULATORs' two are 50 ms apart."""
 ALIKE_DEG: Final = 1.05
@@ -90,6 +95,9 @@ round, in none of five logs of real arms, where 0.53 is the least."""
 STALL_S: Final = 0.5
 JUMP_DEG: Final = 10.0
 """No joint moves so far and back within two frames: 300 degrees a second to and fro."""
+LEAPS: Final = 4.0
+AROUND: Final = 3
+"""So many times the pace of so many rows before and after is further than an arm goes at once."""
 LIMIT_DEG: Final = 0.3
 SPEED_SHARE: Final = 0.02
 CLOSED: Final = 12.0
@@ -130,9 +138,11 @@ class ArmTests:
         self.fps, self.unit = recording.info.fps, recording.unit
         self.names = [j.name for j in recording.joints]
         self.root = shlex.quote(str(recording.info.root))
-        features = recording.info.features
-        self.unnamed = not any((features.get(n) or {}).get("names") for n in (ACTION, STATE))
-        """Nothing says which of the joints is a gripper."""
+        words = [name.removesuffix(".pos") for name in recording.info.names(STATE)]
+        self.unnamed = not any(is_grip(word) or not word[-1:].isdigit() for word in words)
+        """Nothing says which of the joints is a gripper: they are numbered, or have no names."""
+        ends = {len(self.names) - 1, *([] if len(self.names) % 2 else [len(self.names) // 2 - 1])}
+        self.may_grip = ends & set(recording.arm) if self.unnamed else set[int]()
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
         self.played: set[int] = set()
@@ -162,6 +172,20 @@ class ArmTests:
         self._note("rows a second", "", "", Estimate(self.fps, self.fps, self.fps), 0.5)
         self.fits = joint_fits.fit_joints(recording)
         self.rests = [joint_fits.rests_of(recording, k) for k in range(len(self.names))]
+        if (rows := self._copied()) is not None:
+            which = "the readings of their own rows" if not rows else f"readings {rows} rows later"
+            which = "the next row's readings" if rows == 1 else which
+            report.untested["how the arm answers"] = f"its commands are a copy of {which}"
+            if not rows:
+                self._say(
+                    "action_lag", None, "Commands are a copy of their own rows' readings: a policy "
+                    "that learns them stays where it is", self.everywhere,
+                    "Record what was commanded, or take the next row's state as the action.", 50.0,
+                )  # fmt: skip
+            for test in (self._repeats, self._jumps, self._readings):
+                test()
+            self._rest_of_it()
+            return
         self._wiring()
         self._dead()
         self._other_quantities()
@@ -170,6 +194,7 @@ class ArmTests:
         self._lost_goals()
         self._repeats()
         self._jumps()
+        self._left_out()
         self._speed()
         self._readings()
         self._delays()
@@ -210,7 +235,19 @@ class ArmTests:
         return [k for k in own if k not in self.done]
 
     def _good_fits(self) -> list[int]:
-        return [k for k in self._free() if self.fits[k].explained > EXPLAINED]
+        free = (k for k in self._free() if k not in self.may_grip)
+        return [k for k in free if self.fits[k].explained > EXPLAINED]
+
+    def _copied(self) -> int | None:
+        """Return by how many rows commands are later readings, number by number; None if not."""
+        for rows in range(MOST_ROWS + 1):
+            long = [e for e in self.episodes if len(e.command) > MOST_ROWS]
+            pairs = [(e.command[: len(e.command) - rows], e.reading[rows:]) for e in long]
+            whole = [np.isclose(u, y, rtol=1e-5, atol=1e-5).all(axis=1) for u, y in pairs]
+            moves = [np.ptp(y, axis=0).max(initial=0.0) > joint_fits.MOVES_DEG for _, y in pairs]
+            if any(moves) and np.mean(np.concatenate(whole)) > SAME:
+                return rows
+        return None
 
     # --- tests ---------------------------------------------------------------------------------
 
@@ -331,7 +368,7 @@ class ArmTests:
 
     def _limits(self) -> None:
         """Readings that stop at one value, again and again, while commands go beyond and vary."""
-        for k in self._free():
+        for k in (k for k in self._free() if k not in self.may_grip):
             low, high = self.fits[k].limits_deg
             for limit, sign in ((low, -1), (high, 1)):
                 found, total = dict[int, float](), sum(len(e.command) for e in self.episodes)
@@ -401,6 +438,7 @@ class ArmTests:
     def _repeats(self) -> None:
         """Readings that repeat while the joint is on its way: of all joints, or of some."""
         unread, moving, whole = list[NDArray[np.bool_]](), list[NDArray[np.bool_]](), list[int]()
+        doubled = 0
         for e in self.episodes:
             joints = range(len(self.names))
             moving.append(np.stack([self._on_the_way(e, k) for k in joints], axis=1))
@@ -408,14 +446,22 @@ class ArmTests:
                 moving[-1] & np.stack([_not_read(e.reading[:, k]) for k in joints], axis=1)
             )
             same = np.diff(e.reading, axis=0, prepend=np.nan) == 0
-            whole.append(int((same.all(axis=1) & unread[-1].any(axis=1)).sum()))
+            again = same.all(axis=1) & unread[-1].any(axis=1)
+            whole.append(int(again.sum()))
+            told = np.diff(e.command, axis=0, prepend=np.nan) == 0
+            doubled += int((again & told.all(axis=1)).sum())
         rows = np.array([m.any(axis=1).sum() for m in moving])
         if rows.sum() >= 100:
             size = rate(float(sum(whole)), float(rows.sum()))
             self._note("repeated rows", "", "%", scaled(size, 100), 0.5)
             if size.value > ROWS_REPEAT and sum(whole) >= 3:
-                self._say_repeats(None, "All readings repeat the row before while joints move, in",
-                                  size, whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0)  # fmt: skip
+                what, twice = "All readings repeat", doubled > 0.9 * sum(whole)
+                if twice:
+                    what = "Commands and readings repeat"
+                self._say_repeats(
+                    None, f"{what} the row before while joints move, in", size,
+                    whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0, twice,
+                )  # fmt: skip
                 return
         again = np.array([u.sum(axis=0) for u in unread])
         there = np.array([m.sum(axis=0) for m in moving])
@@ -446,12 +492,17 @@ class ArmTests:
         shares: FloatArray,
         least: float,
         cost_deg: float,
+        twice: bool = False,
     ) -> None:
-        """Tell of repeats; `shares` of each episode's rows."""
+        """Tell of repeats; `shares` of each episode's rows; `twice`: commands repeat, too."""
         shown = {e: float(v) for e, v in zip(self.everywhere, shares, strict=True) if v >= least}
+        apart, fix = "a slow bus, dropped packets", "gaploop doctor"
+        if twice:  # the bus has no part in commands
+            apart = "rows written twice, a recorder slower than the stated rate"
+            fix = f"Compare fps in {self.root}/meta/info.json with what recorded it."
         self._say(
-            "repeats", joints, text, shown, "gaploop doctor", cost_deg + 20 * size.value,
-            unit="% of rows", size=scaled(size, 100), apart="a slow bus, dropped packets",
+            "repeats", joints, text, shown, fix, cost_deg + 20 * size.value,
+            unit="% of rows", size=scaled(size, 100), apart=apart,
         )  # fmt: skip
 
     def _jumps(self) -> None:
@@ -471,6 +522,34 @@ class ArmTests:
                     "jumps", k, f"Single readings of {self.names[k]} jump away and back, by",
                     found, "gaploop doctor", 5.0, apart="a corrupt packet, a loose cable",
                 )  # fmt: skip
+
+    def _left_out(self) -> None:
+        """Places at which commands and readings of several joints go on further in one row.
+
+        A hand's jump reaches an arm later; a bus that wasn't read repeats the row before.
+        """
+        found, joints = dict[int, float](), self._free()
+        for e in self.episodes if len(joints) > 1 else ():
+            far = np.ones((max(len(e.command) - 1, 0), len(joints)), dtype=bool)
+            if len(far) < 2 * AROUND + 1:
+                continue
+            for values in (e.command[:, joints], e.reading[:, joints]):
+                steps = np.diff(values, axis=0)
+                windows = np.lib.stride_tricks.sliding_window_view(np.abs(steps), AROUND, axis=0)
+                pace = np.median(windows, axis=2)
+                usual = np.full(steps.shape, np.inf)
+                usual[AROUND:-AROUND] = np.maximum(pace[: -AROUND - 1], pace[AROUND + 1 :])
+                far &= np.abs(steps) > LEAPS * usual + JUMP_DEG / 10
+                far[1:] &= (steps[:-1] != 0).any(axis=1)[:, None]
+            if places := int((far.sum(axis=1) >= 2).sum()):
+                found[e.index] = float(places)
+        if found and sum(found.values()) > 1:
+            self._say(
+                "missing", None, "Rows seem to be left out: commands and readings go further at "
+                "once than before and after; places an episode:", found,
+                self.report.without(list(found), self.total), 10.0,
+                apart="a recorder that dropped frames, an edit",
+            )  # fmt: skip
 
     def _lost_goals(self) -> None:
         """A joint that stands time and again while its command moves on, then jumps after it."""
@@ -607,6 +686,7 @@ class ArmTests:
                 self.report.untested["a late arm"] = f"it follows after {after}, as slow arms do"
             else:
                 self.report.good["action_lag"] = f"the arm follows after {late_ms.value:.0f} ms"
+        self._shifted_episodes(known)
         known = [k for k in known if self.fits[k].explained > TIMED]
         if len(known) < 5:
             self.report.untested["one joint's delay"] = "fewer than five joints follow closely"
@@ -631,6 +711,28 @@ class ArmTests:
                 self.done.add(k)
 
         self._one_arm_late(known, apart)
+
+    def _shifted_episodes(self, known: Sequence[int]) -> None:
+        """Episodes in which all joints follow later, or earlier, than in the others."""
+        late_s = joint_fits.delays_by_episode(self.recording, known)
+        order = sorted(late_s, key=lambda e: late_s[e])
+        gaps = np.diff([late_s[e] for e in order])
+        if len(order) < FEWEST or not len(gaps):
+            return
+        k = int(gaps.argmax()) + 1
+        sides = order[:k], order[k:]
+        within = max(float(late_s[side[-1]] - late_s[side[0]]) for side in sides)
+        if gaps[k - 1] < max(1.5 / self.fps, CLEARLY * within):
+            return
+        odd, usual = sorted(sides, key=lambda side: (len(side), -min(side)))
+        middle = float(np.median([late_s[e] for e in usual]))
+        by_ms = {e: 1e3 * (late_s[e] - middle) for e in odd}
+        than = "later" if odd is sides[1] else "earlier"
+        self._say(
+            "action_lag", None, f"In some episodes the arm follows {than} than in the others, by",
+            {e: abs(ms) for e, ms in by_ms.items()}, self.report.without(odd, self.total), 20.0,
+            unit="ms", apart="columns shifted in those episodes, another rate, program or bus",
+        )  # fmt: skip
 
     def _one_arm_late(self, known: Sequence[int], apart: float) -> None:
         """Say that all of one arm of a pair is later than the other, joint by joint."""
@@ -737,6 +839,8 @@ class ArmTests:
             if not sure or size.low * size.high < 0:
                 continue
             steady = spread < max(0.3, 0.2 * abs(size.value))
+            if k in self.may_grip and not steady:
+                continue  # it is off where it holds something
             text = f"At rest {name} stands off its command"
             apart = "leader and follower calibrated apart, a slipped horn"
             if steady:
@@ -754,7 +858,7 @@ class ArmTests:
                 apart = "weight on a weak drive, play, " + apart
             found = joint_fits.by_episode(self.rests[k], lambda r: r.off)
             shown = {e: v for e, v in found.items() if abs(v) >= 0.6 * limit}
-            if self.unnamed and k + 1 in (len(self.names), len(self.names) // 2):
+            if k in self.may_grip:
                 apart += ", something that a gripper holds"
                 fix = f"Name the joints in {self.root}/meta/info.json, then check again."
             self._say(
@@ -853,10 +957,13 @@ class ArmTests:
     def _rest_of_it(self) -> None:
         """Name what was found good, and what these columns can't show."""
         report, told = self.report, {f.kind for f in self.report.findings}
-        fitted = [k for k in self.recording.arm if np.isfinite(self.fits[k].delay_s.value)]
+        fitted = [k for k in self.recording.arm if self.fits[k].explained > 0.0]
         closed = set() if fitted else set(GOOD) - {"offset"}  # what shows in motion
+        closed |= {"offset"} if self.done >= {*self.recording.arm} else set()
         closed |= {"offset"} if "offsets at rest" in report.untested else set()
         closed |= {"noise"} if self.trembling else set()
+        if "how the arm answers" in report.untested:
+            closed |= set(GOOD) - {"readings", "noise"}
         closed |= {"joint_delay"} if "one joint's delay" in report.untested else set()
         for name, (kinds, text) in GOOD.items():
             if not told & set(kinds) and name not in closed:
@@ -867,6 +974,10 @@ class ArmTests:
             who = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
             least = f"{joint_fits.MOVES_DEG:g}{self.unit or ' units'}"
             report.untested[who] = f"commands cover less than {least}"
+        if self.may_grip:
+            who = " and ".join(self.names[k] for k in sorted(self.may_grip))
+            why = f"it may be a gripper: name the joints in {self.root}/meta/info.json"
+            report.untested[f"delay, play, gain, limits of {who}"] = why
         report.untested["a wrong homing offset"] = "command and reading shift alike"
         report.untested["play behind the encoder"] = "readings don't show it"
 

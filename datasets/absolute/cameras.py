@@ -6,7 +6,7 @@ change and how fast joints move, so it is relative to the readings, which are la
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,13 @@ STARTS: Final = 60
 RUNS: Final = 8
 """Episodes of which `RUN_S` are decoded."""
 RUN_S: Final = 3.0
+MOST_BYTES: Final = 2e9
+"""Of larger videos not every packet is read."""
+THIN: Final = 0.5
+THINNEST: Final = 4
+"""So many episodes are decoded whose pictures take so little of what the others' do."""
+MOVES_DEG: Final = 0.15
+"""A row, over all joints."""
 THUMB: Final = (96, 72)
 SHARP: Final = 640
 """Width at which blur is measured [pixels]."""
@@ -74,6 +81,16 @@ GRIP_MOVES_PCT_S: Final = 40.0
 GRIP_ROWS: Final = 8
 GRIP_SEEN: Final = 2.0
 """A part of the picture must change so many times as much as when nothing moves."""
+ALIKE: Final = 0.8
+WHITE: Final = 250.0
+"""A level from which on a sensor is full [levels of 255]."""
+TURNED: Final[Mapping[str, Callable[[FloatArray], FloatArray]]] = {
+    "have red and blue exchanged": lambda x: x[..., ::-1],
+    "are upside down": lambda x: x[::-1, ::-1],
+    "are mirrored": lambda x: x[:, ::-1],
+    "are flipped": lambda x: x[::-1],
+}
+"""What was done to pictures, and what undoes it."""
 STILL: Final = 12.0
 """What changes less within an episode stands still [levels of 255]."""
 WITH_ARM: Final = 0.5
@@ -102,6 +119,8 @@ class CameraLook:
     blur: dict[int, float] = field(default_factory=dict)
     edges_px: dict[int, float] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    thin: list[Run] | None = None
+    """Those of all episodes whose pictures take least while the arm moves; None: not looked for."""
     broken: str = ""
 
     @property
@@ -148,6 +167,39 @@ def look(
             start_s += begin / info.fps
             yield from shown_frames(path, container, start_s, count, info.fps)
 
+    def decoded(key: str, begins: Mapping[int, int]) -> list[Run]:
+        runs = list[Run]()
+        for index, begin in begins.items():
+            count = min(span, recording.lengths[index] - begin)
+            run = [(_small(f, "gray"), f.key_frame) for f in shown(key, index, begin, count)]
+            if len(run) >= 8:
+                rows, keys = zip(*run, strict=True)
+                runs.append(Run(index, begin, np.stack(rows), np.array(keys, dtype=bool)))
+        return runs
+
+    def thin(key: str) -> dict[int, int]:
+        """Return some episodes and rows where a second of pictures takes least, as frozen ones."""
+        few, taken = max(5, round(FROZEN_S * info.fps) - 4), dict[Path, tuple[FloatArray, ...]]()
+        usual, least = list[float](), list[tuple[float, int, int]]()
+        for index in (e for e in indices if e in whole):
+            path, start_s = place(key, index)
+            taken[path] = taken.get(path) or _packets(path)
+            at_s, new = taken[path]
+            at = start_s + (np.arange(recording.lengths[index]) - 0.5) / info.fps
+            rows = np.searchsorted(at_s, at)
+            if len(rows) <= few or rows[-1] >= len(at_s):
+                continue
+            steps = np.diff(whole[index].reading[:, recording.arm], axis=0)
+            moves = np.r_[0.0, np.linalg.norm(steps, axis=1)] > MOVES_DEG
+            mean, moving = (np.convolve(x, np.ones(few) / few, "valid") for x in (new[rows], moves))
+            mean[moving <= 0.3] = np.inf
+            if np.isfinite(mean).any():
+                usual.append(float(np.median(mean[np.isfinite(mean)])))
+                least.append((float(mean.min()), index, max(0, int(mean.argmin()) - 1)))
+        limit = THIN * float(np.median(usual or [0.0]))
+        some = sorted(x for x in least if x[0] < limit)[:THINNEST]
+        return {e: max(0, min(row, recording.lengths[e] - span)) for _, e, row in some}
+
     def one(key: str) -> CameraLook:
         seen = CameraLook(key)
         try:
@@ -160,12 +212,11 @@ def look(
                     if len(seen.blur) < RUNS and frame.width >= COARSE:
                         grey = blur_sized(frame.reformat(format="gray").to_ndarray())
                         seen.blur[index], seen.edges_px[index] = blur(grey), edge_width_px(grey)
-            for index, begin in pauses.items():
-                count = min(span, recording.lengths[index])
-                run = [(_small(f, "gray"), f.key_frame) for f in shown(key, index, begin, count)]
-                if len(run) >= 8:
-                    rows, keys = zip(*run, strict=True)
-                    seen.runs.append(Run(index, begin, np.stack(rows), np.array(keys, dtype=bool)))
+            seen.runs = decoded(key, pauses)
+            files = {place(key, e)[0] for e in indices}
+            local = opened is open_video and all(f.is_file() for f in files)
+            if local and sum(f.stat().st_size for f in files) < MOST_BYTES:
+                seen.thin = decoded(key, thin(key))
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = reason(error)
         return seen
@@ -173,6 +224,22 @@ def look(
     cv2.setNumThreads(1)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, [k for k in info.camera_keys if k in info.video_keys]))
+
+
+def _packets(path: Path) -> tuple[FloatArray, ...]:
+    """Return when each picture is shown [s], and what of it is new [bytes].
+
+    Of one that is encoded whole, by how much it differs in size from the last such one.
+    """
+    with open_video(path) as container:
+        found = sorted(
+            (float(p.pts * p.time_base), p.is_keyframe, p.size)
+            for p in container.demux(container.streams.video[0]) if p.pts is not None
+        )  # fmt: skip
+    at_s, whole, size = (np.array(column) for column in zip(*found, strict=True))
+    new = size.astype(np.float64)
+    new[whole] = np.abs(np.diff(new[whole], prepend=0.0))
+    return at_s, new
 
 
 def _small(frame: Any, colours: str) -> FloatArray:
@@ -247,11 +314,15 @@ class CameraTests:
                 continue
             moving = self._with_arm(seen)
             frozen = self._frozen_or_slow(seen)
+            if seen.thin is None and len(seen.runs) < self.total:
+                what = f"frozen pictures of {seen.name} in {self.total - len(seen.runs)} episodes"
+                self.report.untested[what] = "only some are decoded"
             if not frozen:
                 self._age(seen)
                 self._gripper(seen)
             self._light(seen, moving)
             self._blurred(seen)
+            self._turned(seen)
             if not moving:
                 self._moved(seen)
             if len(self.report.findings) == before:
@@ -296,6 +367,17 @@ class CameraTests:
                 dark, len(seen.starts), self.report.without(list(dark), self.total), 60.0,
                 unit="of 255", apart="a covered lens, no light, a camera that sends nothing",
             )  # fmt: skip
+        gaps, least = dict[int, float](), max(3, round(0.1 * self.fps))
+        for run in [*seen.runs, *(seen.thin or ())]:
+            for a, b in stretches(run.grey.mean(axis=(1, 2)) < BLACK):
+                if b - a >= least and run.episode not in dark and b - a < len(run.grey):
+                    gaps[run.episode] = max(gaps.get(run.episode, 0.0), (b - a) / self.fps)
+        self.report.add(
+            "black_camera", seen.name, f"Pictures of {seen.name} are black in between, for at "
+            "least", gaps, len(seen.runs) if seen.thin is None else self.total,
+            self.report.without(list(gaps), self.total), 50.0, unit="s",
+            apart="a loose cable, a lens that was covered",
+        )  # fmt: skip
         return 2 * len(dark) > len(seen.starts)
 
     def _with_arm(self, seen: CameraLook) -> bool:
@@ -317,17 +399,20 @@ class CameraTests:
         frozen, rates, slow = dict[int, float](), dict[int, float](), dict[int, float]()
         whole = list[bool]()
         """Of the pictures encoded whole, whether they repeat the one before."""
-        for run in seen.runs:
+        for n, run in enumerate([*seen.runs, *(seen.thin or ())]):
             steps = np.abs(np.diff(run.grey, axis=0))
             change, most = steps.mean(axis=(1, 2)), steps.max(axis=(1, 2))
             speed = self._speed(run)
-            moves = speed > 0.15 if speed is not None else np.ones(len(change), dtype=bool)
+            moves = speed > MOVES_DEG if speed is not None else np.ones(len(change), dtype=bool)
             same = (change < SAME) & (most < STILL)
             for a, b in stretches(same) if speed is not None else ():
                 long = b - a >= max(5, round(FROZEN_S * self.fps) - 1)
                 long &= float(np.abs(run.grey[b] - run.grey[a]).max()) < STILL  # all the way
+                long &= float(run.grey[a:b].mean()) >= BLACK
                 if long and moves[a:b].sum() > 0.3 * (b - a):
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
+            if n >= len(seen.runs):
+                continue
             beside = np.minimum(np.r_[0.0, most[:-1]], np.r_[most[1:], 0.0])
             same |= most < np.minimum(STILL, REPEATED * beside)
             moves &= np.where(same, beside, most) > LIVELY
@@ -344,7 +429,7 @@ class CameraTests:
         if frozen:
             self.report.add(
                 "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
-                "moves, for", frozen, len(seen.runs),
+                "moves, for", frozen, len(seen.runs) if seen.thin is None else self.total,
                 self.report.without(list(frozen), self.total), 40.0, unit="s",
                 apart="an unplugged camera, one that doesn't see the arm",
             )  # fmt: skip
@@ -501,12 +586,46 @@ class CameraTests:
                 apart="a camera that was moved, a scene that was",
             )  # fmt: skip
 
+    def _turned(self, seen: CameraLook) -> None:
+        """Tell episodes whose first picture is the usual one with red and blue, or sides, changed,
+        or is all but white."""
+        usual = np.median(list(seen.starts.values()), axis=0)
+        found: dict[str, dict[int, float]] = {how: {} for how in TURNED}
+        white = dict[int, float]()
+        for e, start in seen.starts.items():
+            apart = _apart(start, usual)
+            for how, undo in TURNED.items():
+                if _apart(undo(start), usual) < 0.6 * apart and apart > STILL:
+                    found[how][e] = apart
+            if (start >= WHITE).mean() > 0.5 > 2 * (usual >= WHITE).mean():
+                white[e] = 100 * float((start >= WHITE).mean())
+        for how, odd in found.items():
+            if odd and 2 * len(odd) < len(seen.starts):
+                self.report.add(
+                    "turned_camera", seen.name, f"Pictures of {seen.name} {how} in some episodes",
+                    list(odd), len(seen.starts), self.report.without(list(odd), self.total), 40.0,
+                    worst=max(odd, key=lambda e: odd[e]),
+                    apart="a driver's setting, another program or colour order",
+                )  # fmt: skip
+        self.report.add(
+            "exposure", seen.name, f"Pictures of {seen.name} are washed out in some episodes: "
+            "white are", white, len(seen.starts), self.report.without(list(white), self.total),
+            30.0, unit="%", apart="exposure or gain set too high, sunlight, a lamp",
+        )  # fmt: skip
+
     def _swapped(self) -> None:
         """Tell episodes in which two cameras' pictures are under each other's names."""
         looks = [s for s in self.looks if len(s.starts) >= 3 and not s.broken]
         for n, a in enumerate(looks):
             for b in looks[n + 1 :]:
                 both = sorted(set(a.starts) & set(b.starts))
+                if len(both) >= 3 and all(_apart(a.starts[e], b.starts[e]) < SAME for e in both):
+                    self.report.add(
+                        "swapped_cameras", f"{a.name}, {b.name}", f"{a.name} and {b.name} show the "
+                        "same pictures", both, len(both), "Give each camera its own index or path, "
+                        "then record again.", 50.0, apart="one camera opened twice, a copy",
+                    )  # fmt: skip
+                    continue
                 usual = [np.median([s.starts[e] for e in both], axis=0) for s in (a, b)]
                 odd = dict[int, float]()
                 for e in both:
@@ -532,7 +651,7 @@ def _shift(edges: FloatArray, reference: FloatArray, still: NDArray[np.bool_]) -
     """
     reach, tile = THUMB[0] // 6, THUMB[0] // 6
     height, width = reference.shape
-    votes = list[tuple[float, float]]()
+    found = list[tuple[float, float, float]]()
     texture = float(reference[still].std()) if still.any() else np.inf
     for top in range(0, height - tile + 1, tile // 2):
         for left in range(0, width - tile + 1, tile // 2):
@@ -544,7 +663,9 @@ def _shift(edges: FloatArray, reference: FloatArray, still: NDArray[np.bool_]) -
             match = cv2.matchTemplate(around, reference[part], cv2.TM_CCOEFF_NORMED)
             _, best, _, (right, down) = cv2.minMaxLoc(match)
             if best > 0.5:
-                votes.append((right - (left - x), down - (top - y)))
+                found.append((best, right - (left - x), down - (top - y)))
+    # Of a tile that left the picture something else is alike, and less so.
+    votes = [place for best, *place in found if best > ALIKE * max(found)[0]]
     if len(votes) < 3:
         return np.zeros(2)
     middle = np.median(votes, axis=0)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,12 +86,13 @@ class EpisodeTests:
             )
 
     def _tasks(self) -> None:
-        """Find tasks that differ by case, spaces or a full stop only."""
+        """Find tasks that differ by case, spaces, a full stop or how accents are encoded only."""
         spelt: dict[str, dict[str, list[int]]] = {}
         rows = layout.episode_rows(self.recording.info.root)
         for row in rows:
             for task in row.get("tasks") or []:
-                plain = " ".join(re.sub(r"[^\w\s]", " ", str(task).casefold()).split())
+                text = unicodedata.normalize("NFKC", str(task)).casefold()
+                plain = " ".join(re.sub(r"[^\w\s]", " ", text).split())
                 spelt.setdefault(plain, {}).setdefault(str(task), []).append(
                     int(row["episode_index"])
                 )
@@ -108,11 +110,11 @@ class EpisodeTests:
                 fix = f"lerobot-edit-dataset --repo_id=me/it --root={self.root} "
                 fix += "--operation.type=modify_tasks --operation.task_replacements="
                 fix += shlex.quote(json.dumps(other, ensure_ascii=False))
-            n = len(wordings)
+            n, same = len(wordings), len({unicodedata.normalize("NFC", w) for w in wordings}) == 1
+            by = "how accents are encoded" if same else "case, spaces or a full stop"
             self.report.add(
-                "task_wording", most, f"One task is worded in {n} ways that differ by case, spaces "
-                "or a full stop", sorted(odd), self.total, fix, 7.0, worst=min(odd),
-                size=Estimate(n, n, n),
+                "task_wording", most, f"One task is worded in {n} ways that differ by {by}",
+                sorted(odd), self.total, fix, 7.0, worst=min(odd), size=Estimate(n, n, n),
             )  # fmt: skip
 
     def _motion(self) -> None:
@@ -120,7 +122,7 @@ class EpisodeTests:
         idle, pause = dict[int, float](), dict[int, float]()
         for e in self.recording.episodes:
             u = e.command
-            if len(u) <= SHORTEST:
+            if len(u) <= SHORTEST or not self.recording.arm:  # a gripper alone tells of no motion
                 continue
             spread, steps = u.std(axis=0), np.diff(u, axis=0).std(axis=0)
             far = float(max(np.ptp(u, axis=0).max(), np.ptp(e.reading, axis=0).max()))
@@ -137,7 +139,8 @@ class EpisodeTests:
                 idle[e.index] = first
             window = max(2, round(0.5 * self.fps))
             if len(u) > 2 * window:
-                change = np.abs(u[window:] - u[:-window]).max(axis=1) < STILL_DEG
+                both = np.c_[u, e.reading]  # commands may be in a unit in which they hardly change
+                change = np.abs(both[window:] - both[:-window]).max(axis=1) < STILL_DEG
                 inner = [
                     (b - a + window) / self.fps for a, b in stretches(change)
                     if a > first * self.fps and b < len(change)

@@ -43,7 +43,7 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",
-        "camera_rate", "frozen_camera", "black_camera",
+        "camera_rate", "frozen_camera", "black_camera", "turned_camera",
     ),
     "spatial_geometry": ("offset", "drift", "zero_change", "moved_camera"),
     "visual_domain": ("exposure", "flicker", "blur"),

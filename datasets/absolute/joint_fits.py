@@ -127,6 +127,24 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
     return fits
 
 
+def delays_by_episode(recording: MotionRecording, joints: Sequence[int]) -> dict[int, float]:
+    """Return after which delay joints follow their commands best in each episode [s].
+
+    Of all joints together; left out are episodes that are too short or in which they move little.
+    """
+    fps, found = recording.info.fps, dict[int, float]()
+    late = max(3, round(LATEST_S * fps))
+    shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
+    for e in recording.episodes:
+        moved = [k for k in joints if np.ptp(e.command[:, k]) >= MOVES_DEG]
+        if len(e.command) < late + EARLIEST_FRAMES + FEWEST_ROWS or not moved:
+            continue
+        y = e.reading[late : len(e.reading) - EARLIEST_FRAMES, moved]
+        sums = _shifted_products(e.command[None][..., moved], y, np.ones_like(y)).sum(axis=3)
+        found[e.index] = _best(sums, shifts)[0] / fps
+    return found
+
+
 def _shifted_products(played: FloatArray, y: FloatArray, free: FloatArray) -> FloatArray:
     """Return sums over rows of xx, xy, yy, both centred, for every width and shift by half rows.
 
@@ -172,7 +190,7 @@ def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, fl
     delay = float(shifts[d])
     if 0 < d < len(shifts) - 1:
         delay = vertex(shifts[d - 1 : d + 2], left[w, d - 1 : d + 2])
-    share = 1.0 - float(left[w, d] / max(yy[w, d], 1e-9))
+    share = 1.0 - float(left[w, d] / yy[w, d]) if yy[w, d] > 1e-9 else 0.0  # or it stands
     return delay, float(xy[w, d] / xx[w, d]), float(WIDTHS_DEG[w]), share
 
 

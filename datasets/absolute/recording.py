@@ -146,7 +146,15 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     )
     is_hand = [is_grip(names[s]) or k in driven for k, (_, s) in enumerate(pairs)]
     body = [s for (_, s), grip in zip(pairs, is_hand, strict=True) if not grip]
-    in_radians = bool(body) and float(np.abs(state[whole][:, body]).max()) <= TURN_RAD
+    far = [
+        float(np.abs(v[whole][:, of]).max(initial=0.0))
+        for v, of in (
+            (state, body),
+            (action, [a for (a, _), g in zip(pairs, is_hand, strict=True) if not g]),
+        )
+    ]
+    moves = bool(body) and bool(np.ptp(state[whole][:, body], axis=0).any())
+    in_radians = bool(body) and far[0 if moves else 1] <= TURN_RAD  # or state was never recorded
     joints = []
     for (a, s), grip in zip(pairs, is_hand, strict=True):
         told, read = action[whole, a], state[whole, s]
@@ -166,8 +174,7 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
         )
         for e in usable
     )
-    far = max((float(np.abs(state[whole][:, body]).max(initial=0.0))), 0.0)
-    unit = "°" if in_radians or far > 101.0 else ""
+    unit = "°" if in_radians or far[0] > 101.0 else ""
     recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", **of_missing)
     why = _no_positions(recording)
     return MotionRecording(info, lengths, why_not=why, **of_missing) if why else recording
@@ -267,8 +274,13 @@ def _pairs(info: DatasetInfo, action: FloatArray, state: FloatArray) -> list[tup
 def _no_positions(recording: MotionRecording) -> str:
     """Say why commands can't be set against readings: they are steps, or of a tool."""
     state = [e.reading[:, recording.arm] for e in recording.episodes if recording.arm]
-    if state and min(x.min() for x in state) >= 0 and max(x.max() for x in state) > TICKS_FROM:
-        return "joints read encoder ticks: gaploop convert DIR --calibration=FILE makes them angles"
+    low, high = (min(x.min() for x in state), max(x.max() for x in state)) if state else (0, 0)
+    if max(high, -low) > TICKS_FROM:
+        ticks = (
+            "joints read encoder ticks: gaploop convert DIR --calibration=FILE makes them angles"
+        )
+        other = f"joints read {low:.5g} to {high:.5g}, which are no degrees: write them as degrees"
+        return ticks if low >= 0 else other
     names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
     if {"x", "y", "z"} <= names:
         return "the action is a pose, not one of joints"

@@ -79,6 +79,23 @@ def test_readings_in_other_units_that_never_differ_tell_nothing(convention: str)
         assert not grip.opened(np.array([0.0, 0.04, 0.08]), read=True).any()
 
 
+@pytest.mark.parametrize("short", [0.0, 0.05, 0.08])
+def test_a_hand_that_isnt_quite_at_a_level_holds_nothing_there(short: float) -> None:
+    """A leader opened to 92 % as often as to 100: jaws that closed and opened were taken for jaws
+    that open and close, and 2 of 20 clean episodes were to be deleted."""
+    sent, read = [], []
+    for k in range(12):
+        told, is_open = episode(held=False, seed=k)
+        told, is_open = told.copy(), is_open.copy()
+        late = slice(140, 160) if k % 2 else slice(0, 20)
+        told[late], is_open[late] = told[late] - short, is_open[late] - short
+        sent.append(told)
+        read.append(is_open)
+    grip = gripper_of(0, sent, read, FPS, named=True)
+    assert grip is not None
+    assert grip.sent_closed < grip.sent_open
+
+
 def test_one_that_only_trembles_is_none() -> None:
     rng = np.random.default_rng(0)
     still = [50.0 + rng.normal(0.0, 0.3, 160) for _ in range(8)]

@@ -90,6 +90,39 @@ def test_a_slow_bus_is_told_with_its_rate() -> None:
     assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
+@pytest.mark.parametrize("every", [2, 3])
+def test_rows_written_twice_are_no_slow_bus(every: int) -> None:
+    made = recording()
+    kept = [np.arange(len(e.command)) // every * every for e in made.episodes]
+    doubled = tuple(
+        replace(e, command=e.command[k], reading=e.reading[k])
+        for e, k in zip(made.episodes, kept, strict=True)
+    )
+    [found] = [f for f in report(replace(made, episodes=doubled)).findings if f.kind == "repeats"]
+    assert found.sentence.startswith("Commands and readings repeat")
+    assert "slow bus" not in found.not_told_apart
+    assert "doctor" not in found.command
+
+
+@pytest.mark.parametrize("rows", [8, 15])
+def test_rows_that_are_left_out_are_told_by_a_jump_of_command_and_reading(rows: int) -> None:
+    """Neither a leader's jump, which an arm answers later, nor a bus that repeats a row is one."""
+    made = recording()
+    cut = []
+    for e in made.episodes:
+        speed = np.sort(np.abs(np.diff(e.command, axis=0)), axis=1)[:, -2]
+        at = 20 + int(speed[20:-40].argmax())
+        kept = np.r_[:at, at + rows : len(e.command)] if e.index in (2, 5, 6) else slice(None)
+        cut.append(replace(e, command=e.command[kept], reading=e.reading[kept]))
+    [found] = report(replace(made, episodes=tuple(cut))).findings
+    assert (found.kind, found.episodes) == ("missing", (2, 5, 6))
+    leaps = tuple(
+        replace(e, command=e.command + 15.0 * (np.arange(len(e.command)) > 100)[:, None])
+        for e in made.episodes
+    )
+    assert "missing" not in {f.kind for f in report(replace(made, episodes=leaps)).findings}
+
+
 def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
     """Incident: one joint swinging after the other, in encoder steps, was called a slow bus."""
 
@@ -340,6 +373,81 @@ def test_what_an_unnamed_gripper_holds_isnt_to_be_subtracted(named: bool) -> Non
     assert found.kind == "offset"
     assert ("a gripper holds" in found.not_told_apart) != named
     assert ("edit correct" in found.command) == named
+
+
+@pytest.mark.parametrize("names", [None, {"motors": [f"m{k}" for k in range(6)]}])
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("holds", [[-25.0], [-25.0, -5.0, 12.0]])
+def test_what_a_gripper_without_a_name_holds_is_no_fault(
+    names: object, pair: bool, holds: list[float]
+) -> None:
+    """Sets without names are common: "at reversals state_5 answers only after 8 units"."""
+    made = recording(read=changed(5, lambda x, episode: np.maximum(x, holds[episode % len(holds)])))
+    if pair:
+        made = twice(made)
+        names = {"left": [*range(6)], "right": [*range(6)]} if names else None
+    features = {k: {**v, "names": names} for k, v in made.info.features.items()}
+    made = replace(made, info=replace(made.info, features=features))
+    numbered = tuple(
+        replace(j, name=n, is_grip=False)
+        for j, n in zip(made.joints, made.info.names(STATE), strict=True)
+    )
+    found = report(replace(made, joints=numbered))
+    assert not found.findings
+    assert any("gripper: name the joints" in why for why in found.untested.values())
+
+
+def twice(made: MotionRecording) -> MotionRecording:
+    """Return a pair of arms that do the same, joint after joint."""
+    features = {k: {**v, "shape": (12,)} for k, v in made.info.features.items()}
+    return replace(
+        made,
+        info=replace(made.info, features=features),
+        joints=made.joints * 2,
+        episodes=tuple(
+            Episode(e.index, np.tile(e.command, 2), np.tile(e.reading, 2)) for e in made.episodes
+        ),
+    )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_commands_that_are_readings_of_a_later_row_answer_nothing(rows: int) -> None:
+    """An arm "followed after 0 ms", and its offsets, play and gain were good."""
+    made = recording(read=changed(1, lambda x, _: x + 6.0))
+    copied = replace(
+        made,
+        episodes=tuple(
+            replace(e, command=np.r_[e.reading[rows:], np.repeat(e.reading[-1:], rows, axis=0)])
+            for e in made.episodes
+        ),
+    )
+    found = report(copied)
+    assert [f.kind for f in found.findings] == ["action_lag"] * (rows == 0)
+    assert set(found.good) == {"readings", "noise"}
+    assert "copy of" in found.untested["how the arm answers"]
+
+
+@pytest.mark.parametrize("odd", [(4,), (1, 5, 6), (5, 6, 7, 8, 9)])
+@pytest.mark.parametrize("rows", [-3, 2, 3])
+def test_episodes_whose_columns_are_shifted_are_named(odd: tuple[int, ...], rows: int) -> None:
+    made = recording()
+    episodes = [
+        replace(e, command=np.roll(e.command, -rows, axis=0)[4:-4], reading=e.reading[4:-4])
+        if e.index in odd
+        else e
+        for e in made.episodes
+    ]
+    (found,) = report(replace(made, episodes=tuple(episodes))).findings
+    assert (found.kind, found.episodes) == ("action_lag", odd)
+    assert ("later" in found.sentence) == (rows > 0)
+    assert found.estimate.value == pytest.approx(1e3 * abs(rows) / 30, rel=0.05)
+
+
+def test_a_state_that_was_never_recorded_is_no_other_unit_and_not_good() -> None:
+    """Zeros for readings: "readings change by 0 for each unit commanded", "ran ahead by 133 ms"."""
+    found = report(recording(read=lambda values, _: np.zeros_like(values)))
+    assert {f.kind for f in found.findings} == {"dead_joint"}
+    assert not found.good
 
 
 @pytest.mark.parametrize(("growing", "kind"), [(True, "drift"), (False, "zero_change")])

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
+import av
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from made_arms import FPS, recording
 
@@ -163,6 +167,76 @@ def test_cameras_that_change_places_are_told_with_the_command(plain: MotionRecor
     [found] = report.findings
     assert (found.kind, found.episodes) == ("swapped_cameras", (3,))
     assert "--swap='[top, side]'" in found.command
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (lambda x: x[..., ::-1], "turned_camera", "red and blue"),
+        (lambda x: x[::-1, ::-1], "turned_camera", "upside down"),
+        (lambda x: x[:, ::-1], "turned_camera", "mirrored"),
+        (lambda x: 0 * x + 255.0, "exposure", "washed out"),
+    ],
+)
+@pytest.mark.parametrize("odd", [(4,), (1, 2, 8)])
+def test_episodes_whose_pictures_were_turned_or_washed_out_are_named(
+    plain: MotionRecording, change: Change, kind: str, words: str, odd: tuple[int, ...]
+) -> None:
+    seen, tint = camera(plain), np.array([1.0, 0.7, 0.4], dtype=np.float32)
+    for e, start in seen.starts.items():
+        seen.starts[e] = change(start * tint) if e in odd else start * tint
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(plain, report, [seen]).run()
+    [found] = [f for f in report.findings if f.kind == kind]
+    assert words in found.sentence
+    assert found.episodes == odd
+    assert found.command.startswith("gaploop edit delete")
+
+
+def test_one_camera_under_two_names_is_told(plain: MotionRecording) -> None:
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(plain, report, [camera(plain), camera(plain, name="side")]).run()
+    [found] = report.findings
+    assert found.sentence == "top and side show the same pictures"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), [(lambda x: x[:1], "frozen_camera"), (lambda x: 0 * x, "black_camera")]
+)
+@pytest.mark.parametrize("group", [2, 30])
+@pytest.mark.parametrize("odd", [4, 8])
+def test_a_camera_that_fails_in_an_episode_nobody_decodes_is_found_by_what_its_pictures_take(
+    plain: MotionRecording, tmp_path: Path, change: Change, kind: str, odd: int, group: int
+) -> None:
+    """Eight episodes' pictures are decoded. In others a camera could stand still unnoticed."""
+    key, n = "observation.images.top", round(RUN_S * FPS)
+    seen = camera(plain)
+    with av.open(tmp_path / "film.mp4", "w") as film:
+        stream = film.add_stream("libx264", rate=int(FPS), options={"crf": "23", "g": str(group)})
+        stream.width, stream.height, stream.pix_fmt = *THUMB, "yuv420p"
+        for e in range(len(plain.episodes)):
+            shown = pictures(plain, e, 0).clip(0, 255).astype(np.uint8)
+            if e == odd:
+                shown[20:70] = change(shown[20:70])
+            for picture in shown:
+                film.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="gray")))
+        film.mux(stream.encode())
+    table = [
+        {"episode_index": e, "length": n, f"videos/{key}/from_timestamp": e * n / FPS}
+        | {f"videos/{key}/{name}_index": 0 for name in ("chunk", "file")}
+        for e in range(len(plain.episodes))
+    ]
+    folder = tmp_path / "meta/episodes/chunk-000"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(table), folder / "file-000.parquet")
+    spec = {"dtype": "video", "shape": (*seen.runs[0].grey.shape[1:], 3), "names": None}
+    info = replace(plain.info, root=tmp_path, video_path="film.mp4", features={key: spec})
+    parts = tuple(replace(e, command=e.command[:n], reading=e.reading[:n]) for e in plain.episodes)
+    made = replace(plain, info=info, episodes=parts, lengths=dict.fromkeys(plain.lengths, n))
+    report = AbsoluteReport(tmp_path)
+    CameraTests(made, report, look(made)).run()
+    [found] = [f for f in report.findings if f.kind in ("frozen_camera", "black_camera")]
+    assert (found.kind, found.episodes) == (kind, (odd,))
 
 
 def test_without_pictures_or_motion_nothing_is_claimed(plain: MotionRecording) -> None:

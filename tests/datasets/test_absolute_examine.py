@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -97,23 +98,43 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no episode had an outcome" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("column", "place", "kind"),
+    [
+        ("next.success", "last row", "bool"), ("success", "every row", "float"),
+        ("is_success", "last row", "list"), ("is_failure", "every row", "bool"),
+        ("next.reward", "last row", "float"), ("episode_success", "table", "bool"),
+        ("next.reward", "on the way", "float"), ("next.reward", "never", "float"),
+    ],
+)  # fmt: skip
 def test_what_a_column_says_of_the_outcome_is_taken_over_by_the_commands_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, place: str, kind: str
 ) -> None:
-    """Environments of LeRobot write `next.success`: nobody need look at those episodes again."""
+    """Environments of LeRobot write `next.success`: nobody need look at those episodes again.
+    Others' flags and rewards were passed over."""
     root = write(tmp_path / "my set", arm(17.0))
-    (file,) = root.glob("data/*/*.parquet")
+    (file,) = root.glob("meta/episodes/*/*" if place == "table" else "data/*/*.parquet")
     table = pq.read_table(file)
-    went_well = np.isin(table["episode_index"].to_numpy(), (1, 4))
-    last = np.r_[np.diff(table["episode_index"].to_numpy()) > 0, True]
-    pq.write_table(table.append_column("next.success", pa.array(went_well & last)), file)
-    info = read_json(root / "meta/info.json")
-    info["features"]["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
-    write_json(root / "meta/info.json", info)
+    episode = table["episode_index"].to_numpy()
+    said = np.isin(episode, (1, 4)) != ("fail" in column)
+    if place == "last row":
+        said = said & np.r_[np.diff(episode) > 0, True]
+    values = said.astype(float) * {"on the way": 0.4, "never": 0.0}.get(place, 1.0)
+    if kind == "bool":
+        values = said
+    array = pa.array([[v] for v in values.tolist()] if kind == "list" else values)
+    pq.write_table(table.append_column(column, array), file)
+    if place != "table":
+        info = read_json(root / "meta/info.json")
+        info["features"][column] = {"dtype": "float32", "shape": [1], "names": None}
+        write_json(root / "meta/info.json", info)
     assert main(["diagnose", str(root)]) == 0
-    said = capsys.readouterr().out
-    assert "next.success says that 2 of 10 went well" in said
-    typed = [shlex.split(line) for line in said.splitlines() if line.startswith("  gaploop label")]
+    out = capsys.readouterr().out
+    if place in ("on the way", "never"):
+        assert "went well" not in out
+        return
+    assert f"{column} says that 2 of 10 went well" in out
+    typed = [shlex.split(line) for line in out.splitlines() if line.startswith("  gaploop label")]
     assert [main(words[1:]) for words in typed] == [0, 0]
     outcomes = [str(e.outcome) for e in open_labelled(root).episodes]
     assert [n for n, outcome in enumerate(outcomes) if outcome == "success"] == [1, 4]
@@ -173,6 +194,37 @@ def test_idle_starts_and_long_pauses(tmp_path: Path) -> None:
 
     assert "idle_start" in kinds(write(tmp_path / "a", [tuple(map(waiting, e)) for e in arm()]))
     assert "pause" in kinds(write(tmp_path / "b", [tuple(map(pausing, e)) for e in arm()]))
+
+
+@pytest.mark.parametrize("commands", ["radians", "a tool's steps"])
+def test_an_arm_that_moves_holds_not_still_whatever_its_commands_are(
+    tmp_path: Path, commands: str
+) -> None:
+    """Beside joints, commands in radians hardly change; of a tool's only the gripper is a joint."""
+    changed = []
+    for told, read in arm():
+        if commands == "radians":
+            told = np.radians(told)
+        else:
+            told = np.diff(told, axis=0, append=told[-1:]) / 100
+            told[:, 5] = read[:, 5] = np.arange(len(read)) > 30
+        changed.append((told, read))
+    assert not kinds(write(tmp_path / "set", changed)) & {"pause", "idle_start"}
+
+
+def test_readings_that_are_no_degrees_are_not_measured_as_such(tmp_path: Path) -> None:
+    """A Piper's driver gives thousandths of a degree."""
+    report = examine(write(tmp_path / "set", [(1e3 * u, 1e3 * y) for u, y in arm(17.0)]))
+    assert not report.findings
+    assert "no degrees" in report.untested["the arm"]
+
+
+def test_one_wording_in_two_encodings_is_told(tmp_path: Path) -> None:
+    task = "Stelle den Würfel auf die Fläche"
+    tasks = [unicodedata.normalize("NFD" if k > 7 else "NFC", task) for k in range(10)]
+    (found,) = examine(write(tmp_path / "set", arm(), tasks)).findings
+    assert (found.kind, found.episodes) == ("task_wording", (8, 9))
+    assert "accents" in found.sentence
 
 
 @pytest.mark.parametrize("joints", [1, 3])

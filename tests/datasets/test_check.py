@@ -17,6 +17,8 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.frames import RunMoments
+from gaploop.datasets.check.stats import _fault_of_run
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts.cli import main
 
@@ -211,6 +213,22 @@ def test_an_older_format_is_not_repaired_into_something_else(
     assert "--fix" not in finding.fix
     assert main(["check", str(root), "--fix"]) == 2
     assert f"gaploop convert {root}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [30, 3_000, 36_000])
+def test_lerobots_float32_statistics_of_what_stands_are_those_of_their_frames(rows: int) -> None:
+    """Of a humanoid's legs that stand, float32 sums err by the row: check called them wrong."""
+    values = np.repeat(np.random.default_rng(0).uniform(-100, 100, (1, 20)), rows, axis=0)
+    frames = values.astype(np.float32)
+    wide = frames.astype(np.float64)
+    found = RunMoments(
+        *(x[None] for x in (wide.min(0), wide.max(0), wide.sum(0), (wide**2).sum(0)))
+    )
+    mean = frames.mean(axis=0)
+    deviation = np.sqrt(np.maximum((frames**2).mean(axis=0) - mean**2, 0))
+    written = {"min": wide[0], "max": wide[0], "mean": mean, "std": deviation}
+    assert not _fault_of_run(written, found, np.array([float(rows)]), 0)
+    assert _fault_of_run(written | {"mean": 1.01 * mean}, found, np.array([float(rows)]), 0)
 
 
 def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path) -> None:

@@ -121,6 +121,30 @@ def test_pictures_in_the_rows_are_seen_and_depth_is_none(tmp_path: Path) -> None
     assert not [f for f in check(root) if f.severity == "error"]
 
 
+def test_texts_and_matrices_without_pictures_are_imported_as_they_are(tmp_path: Path) -> None:
+    """`check` named `convert`, which refused a set with a text of what is being done."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    numbers = {"dtype": "float32", "shape": (2,), "names": ["a.pos", "b.pos"]}
+    features = {"action": numbers, "observation.state": numbers}
+    features["subtask"] = {"dtype": "string", "shape": (1,), "names": None}
+    features["observation.touch"] = {"dtype": "float32", "shape": (2, 3), "names": None}
+    root, draw = tmp_path / "set", np.random.default_rng(0)
+    dataset = LeRobotDataset.create("x/y", 10, features, root=root, use_videos=False)
+    for row in range(8):
+        frame = {k: draw.normal(size=2).astype(np.float32) for k in ("action", "observation.state")}
+        touch = draw.normal(size=(2, 3)).astype(np.float32)
+        said = "reach – 伸手" if row < 4 else "lift"
+        dataset.add_frame(frame | {"observation.touch": touch, "subtask": said, "task": "wave"})
+    dataset.save_episode()
+    dataset.finalize()
+    assert import_(root, tmp_path / "in") == 0
+    before, after = (pq.read_table(next(r.glob("data/*/*"))) for r in (root, tmp_path / "in"))
+    for name in features:
+        assert after[name].to_pylist() == before[name].to_pylist()
+    assert not [f for f in check(tmp_path / "in") if f.severity == "error"]
+
+
 def test_check_only_notes_what_a_foreign_dataset_lacks(foreign: Path) -> None:
     found = {(f.code, f.severity) for f in check(foreign)}
     assert found == {("no_gap_columns", "info"), ("wrong_stats", "warning")}  # LeRobot's quantiles
