@@ -304,6 +304,17 @@ def cell_of(path: str | Path) -> tuple[str, str] | None:
     return None
 
 
+def cameras_of(path: str | Path) -> set[str]:
+    """Return the cameras that a policy sees by.
+
+    Raises:
+        UnusableInputError: as `resolve`.
+    """
+    file = resolve(path) / "config.json"
+    features = (read_json(file).get("input_features") or {}) if file.exists() else {}
+    return {name.removeprefix(IMAGES) for name in features if name.startswith(IMAGES)}
+
+
 def reads_instruction(path: str | Path) -> bool:
     """Say whether the code of a policy's type reads the task's words; a type not known here may.
 

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, o
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 from gaploop.finetune.batches import check_all_finite, check_signature, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.lerobot_policy import ActPolicy, cell_of, load_policy, resolve
+from gaploop.finetune.lerobot_policy import ActPolicy, cameras_of, cell_of, load_policy, resolve
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
 from gaploop.finetune.tuning.lerobot_image_policy import fitting_config
@@ -39,6 +40,7 @@ from gaploop.finetune.tuning.presets import (
 from gaploop.finetune.tuning.takes import disagreement, mixture_of, standing_out
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
+from gaploop.sim.views import OVERHEAD
 
 log = logging.getLogger(__name__)
 ENDED: Final = ("steps", "best_step", "weights_sha256", "loss")
@@ -96,9 +98,13 @@ def run(config: FinetuneConfig) -> int:
     if result.rounds:
         where += " with the same --env.*, and once without"
         lines.append(attempts_words(result.rounds))
+    try_it = f"gaploop evaluate --policy.path={made.folder} --n=100{where}"
+    if config.real and not cameras_of(made.folder) <= {OVERHEAD}:  # the cell has no others
+        data = " ".join(shlex.quote(str(root)) for root in config.real)
+        try_it = f"gaploop check {data} --policy.path={made.folder}"
     lines.append(
         f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}"
-        f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
+        f"{warning} Try it: {try_it}"
     )
     options.emit(config.json, answer, "\n".join(lines))
     return 0

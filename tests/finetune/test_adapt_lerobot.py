@@ -195,19 +195,17 @@ def test_what_does_not_fit_is_found_before_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_camera_of_another_name_is_renamed(
-    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+def test_a_camera_of_another_name_is_renamed_and_isnt_tried_in_the_cell(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`evaluate`, as it was told, refused the policy: the cell has no such camera."""
     base = tiny_policy("act", camera="observation.images.wrist")
-    options = config(
-        base,
-        real,
-        tmp_path / "out",
-        lora=LoraOptions(2),
-        rename_map={CAMERA: "observation.images.wrist"},
-        **QUICK,
-    )
-    assert adapt(options).result.steps == 2
+    quick = ["--lora.r=2", "--steps=2", "--batch_size=2", "--cache.size=off"]
+    given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
+    renamed = f"--rename_map={json.dumps({CAMERA: 'observation.images.wrist'})}"
+    assert main(["finetune", *given, *quick, renamed]) == 0
+    told = f"Try it: gaploop check {real} --policy.path={tmp_path / 'out'}"
+    assert told in capsys.readouterr().out
 
 
 def test_other_action_order_and_rate_are_found_by_the_sidecar(
