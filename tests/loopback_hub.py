@@ -361,6 +361,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             value = item["value"]
             if item["key"] == "header":
                 title = value["summary"]
+                if value.get("parentCommit", repo.branches[branch]) != repo.branches[branch]:
+                    return self._error(412, "PreconditionFailed")
             elif item["key"] == "file":
                 new[value["path"]] = base64.b64decode(value["content"])
             elif item["key"] == "lfsFile":
