@@ -10,6 +10,7 @@ a dataset.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -248,6 +249,8 @@ def retried[T](
         to_do = "Nothing was changed."
         if words.startswith(BAD_CARD):
             to_do = f"Correct it between the card's --- lines. {to_do}"
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            to_do = "Make room, or name another place for downloads in HF_HOME."
         elif _is_unsafe(error):
             to_do = (
                 "Begin HF_ENDPOINT with http:// where that Hub has no TLS; name the certificate of "
@@ -576,8 +579,9 @@ class _Repository:
         gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
         additions = [addition(f) for f in changed]
         done, how = 0, {**self._name, "revision": MAIN, "free_memory": False}
-        # What doesn't go into the commit itself; what the Hub has isn't sent again.
-        upload = functools.partial(self.api.preupload_lfs_files, **how)
+        # What doesn't go into the commit itself; what the Hub has isn't sent again. A .gitignore
+        # there would leave files out, with no word: an empty one takes its place.
+        upload = functools.partial(self.api.preupload_lfs_files, **how, gitignore_content="# none")
         total = sum(made.upload_info.size for made in additions)
         on_progress(done, total)
         retries = min(self.patience.retries, UPLOAD_RETRIES)

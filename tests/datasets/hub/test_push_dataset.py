@@ -153,6 +153,8 @@ def test_what_the_folder_lost_the_hub_loses(
 ) -> None:
     push(dataset)
     hub.repo(NAME).trees[hub.repo(NAME).branches["main"]]["notes.txt"] = b"somebody's"
+    ignored = "\n".join(f.relative_to(dataset).as_posix() for f in dataset.rglob("*.*"))
+    hub.files(NAME)[".gitignore"] = ignored.encode()  # what it names was left out of the commit
     gone = layout.read_episodes(layout.read_info(dataset))[0].info.uid
     delete_takes(dataset, lambda e: e.info.uid == gone)
     push(dataset)
