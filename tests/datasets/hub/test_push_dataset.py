@@ -153,7 +153,7 @@ def test_what_the_folder_lost_the_hub_loses(
 ) -> None:
     push(dataset)
     hub.repo(NAME).trees[hub.repo(NAME).branches["main"]]["notes.txt"] = b"somebody's"
-    ignored = "\n".join(f.relative_to(dataset).as_posix() for f in dataset.rglob("*.*"))
+    ignored = "\n".join(f.relative_to(dataset).as_posix() for f in (dataset / "meta").rglob("*.*"))
     hub.files(NAME)[".gitignore"] = ignored.encode()  # what it names was left out of the commit
     gone = layout.read_episodes(layout.read_info(dataset))[0].info.uid
     delete_takes(dataset, lambda e: e.info.uid == gone)
@@ -239,6 +239,24 @@ def test_what_changes_while_it_is_pushed_is_pushed_as_it_is_then(
     push(dataset)
     is_whole(hub, dataset)
     assert commits(hub) == 1
+
+
+def test_a_colleagues_labels_are_not_dropped(
+    dataset: Path, hub: LoopbackHub, push: Push, tmp_path: Path
+) -> None:
+    """Both labelled a copy of their own; who pushed last took the other's labels away."""
+    push(dataset)
+    shutil.copytree(dataset, theirs := tmp_path / "theirs")
+    label(theirs)
+    push(theirs)
+    label(dataset)
+    with pytest.raises(UnusableInputError, match=r"by ana; episodes 0\).*gaploop edit merge"):
+        push(dataset)
+    assert hub.files(NAME)[layout.LABELS] == (theirs / layout.LABELS).read_bytes()
+    history = labels.merge(*(labels.read(root / layout.LABELS) for root in (dataset, theirs)))
+    (dataset / layout.LABELS).write_text("".join(f"{event.to_line()}\n" for event in history))
+    push(dataset)
+    is_whole(hub, dataset)
 
 
 def test_a_hub_without_a_card_check_takes_a_push(hub: LoopbackHub, push_packed: PushPacked) -> None:
