@@ -403,7 +403,11 @@ def uuid7() -> str:
 def existing_folder(path: Path, what: str) -> Path:
     """Return `path` if it is a folder, or raise UnusableInputError."""
     if not path.exists():
-        raise UnusableInputError(f"{what} {path} not found. Check the path.")
+        to_do = "Check the path."
+        is_name = path.parts[:-1] == (str(path.parent),) and not path.parent.exists()
+        if what == "Dataset" and is_name:
+            to_do += f" From a Hub: hf download {path} --repo-type=dataset --local-dir={path.name}"
+        raise UnusableInputError(f"{what} {path} not found. {to_do}")
     if not path.is_dir():
         raise UnusableInputError(f"{what} {path} is a file, not a folder. Name the folder.")
     return path

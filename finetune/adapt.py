@@ -124,8 +124,8 @@ def base_of(path: str | Path) -> Path:
     beside = folder.parent / MERGED
     if not (beside / "model.safetensors").exists():
         raise UnusableInputError(
-            f"{folder} is an adapter for another base, without its merged policy beside it. Start "
-            "from the merged folder of its run."
+            f"{path} is an adapter for another base, without its merged policy beside it. Start "
+            "from the merged folder of its run; to a Hub, gaploop push RUN/merged brings it."
         )
     return beside
 

@@ -275,7 +275,7 @@ def resolve(path: str | Path) -> Path:
     if str(path) in PACKAGED and not Path(path).is_dir():
         path = PACKAGED[str(path)]
     folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
-    if not folder.exists():
+    if not folder.exists() and not is_hub_name(path):
         raise policy_not_found(path)
     # Copied without links, a run of lerobot-train has no "last": its newest checkpoint then.
     steps = sorted(folder.glob("checkpoints/[0-9]*/pretrained_model"), reverse=True)
@@ -284,7 +284,7 @@ def resolve(path: str | Path) -> Path:
             refuse_odd_files(candidate)
             return candidate
     raise UnusableInputError(
-        f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
+        f"No policy in {path}: neither model.safetensors nor adapter_config.json. Name the "
         "--output_dir of gaploop finetune, a LeRobot policy folder, or 'base'."
     )
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from gaploop.collect.recovery import recover
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, read_json
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import compare_sets, examine, training_set
 from gaploop.datasets.absolute.findings import AbsoluteReport
@@ -135,7 +135,7 @@ def _history(config: CheckConfig) -> int:
 
 def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     """Check a dataset on a Hub: its tables are fetched, of videos parts."""
-    from gaploop.datasets.hub.upload import fetch, video_opener
+    from gaploop.datasets.hub.upload import fetch, has_version, video_opener
 
     if config.deep or config.policy.path:
         raise UnusableInputError(
@@ -144,10 +144,20 @@ def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     repo_id, _, revision = config.roots[0].removeprefix(HUB).partition("@")
     with progress("Fetching metadata and tables"):
         root = fetch(repo_id, revision or None, "dataset", ["meta/**", "data/**"])
+    if not layout.is_dataset(root):
+        raise UnusableInputError(
+            f"{config.roots[0]} is no LeRobot dataset: no {layout.INFO} there."
+        )
     with progress("Looking at motion and pictures"):
         report = examine(root, opened=video_opener(repo_id, root))
     found = dataset.check(root)
-    return report, [f for f in found if f.code not in ("missing_video", "misnamed_folder")]
+    found = [f for f in found if f.code not in ("missing_video", "misnamed_folder")]
+    if not revision and not has_version(repo_id):
+        tag = str(read_json(root / layout.INFO).get("codebase_version"))
+        lost = f"No tag {tag}: LeRobot looks for it, and can't load the dataset by its name."
+        make = f"hf repos tag create {repo_id} {tag} --repo-type=dataset"
+        found.append(Finding("missing_tag", ERROR, f"{repo_id} on the Hub", lost, make))
+    return report, found
 
 
 def _examined(config: CheckConfig) -> AbsoluteReport | None:

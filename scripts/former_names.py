@@ -113,7 +113,7 @@ OF_LEROBOT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "finetune": {
         "dataset.root": "--real='[FOLDER]'",
-        "dataset.repo_id": "--real='[OWNER/NAME]'",
+        "dataset.repo_id": "--real='[FOLDER]', fetched with hf download",
         "dataset.episodes": "--where='episode=0,3'",
         "dataset.eval_split": "--held_out",
         "policy.device": "--device",

@@ -146,7 +146,8 @@ def _answer(
 def _in_words(sent: dict[str, Any]) -> str:
     if sent["state"] == "pushed":
         new = counted(sent["uploaded"], "file")
-        what = f"{new} uploaded" if sent["uploaded"] else "nothing had changed"
+        differed = sent["uploaded"] or sent["deleted"]
+        what = f"{new} uploaded" if differed else "nothing had changed"
         line = f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
         gone = " and ".join(f"{sent[h]} {h}" for h in ("replaced", "deleted") if sent[h])
         kept = f" Revision {sent['before'][:8]} keeps what was there before ({gone})."

@@ -347,7 +347,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for entry in asked["files"]:
             name = entry["path"]
             mode = "lfs" if name.endswith(LFS_SUFFIXES) else "regular"
-            known = {"path": name, "uploadMode": mode, "shouldIgnore": False}
+            ignored = asked.get("gitIgnore", tree.get(".gitignore", b"").decode()).split()
+            known = {"path": name, "uploadMode": mode, "shouldIgnore": name in ignored}
             if name in tree:
                 lfs = hashlib.sha256(tree[name]).hexdigest()
                 known["oid"] = lfs if mode == "lfs" else git_hash(tree[name])
@@ -361,6 +362,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             value = item["value"]
             if item["key"] == "header":
                 title = value["summary"]
+                if value.get("parentCommit", repo.branches[branch]) != repo.branches[branch]:
+                    return self._error(412, "PreconditionFailed")
             elif item["key"] == "file":
                 new[value["path"]] = base64.b64decode(value["content"])
             elif item["key"] == "lfsFile":

@@ -16,7 +16,7 @@ import yaml
 
 from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.schema import parse_yaml
+from gaploop.core.schema import mapping, parse_yaml
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
@@ -27,7 +27,7 @@ DEFAULT_LICENSE: Final = "apache-2.0"
 BEGIN: Final = "<!-- gaploop:begin, made by gaploop push: write outside of it -->"
 END: Final = "<!-- gaploop:end -->"
 _OURS: Final = re.compile(r"<!-- gaploop:begin.*?<!-- gaploop:end -->", re.DOTALL)
-_FRONT: Final = re.compile(r"\A---[ \t]*\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT: Final = re.compile(r"\A\ufeff?---[ \t]*\n(.*?\n)?---[ \t]*(?:\n|\Z)", re.DOTALL)
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
@@ -66,7 +66,7 @@ def card(before: str, title: str, body: str, metadata: Mapping[str, Any], licens
         if isinstance(value, list) and key != "configs":
             there = known.get(key)
             there = there if isinstance(there, list) else [] if there is None else [there]
-            front[key] = list(dict.fromkeys([*there, *value]))
+            front[key] = there + [item for item in value if item not in there]
         else:
             front.setdefault(key, value)
     ours = f"{BEGIN}\n\n{body}\n\n{END}"
@@ -79,20 +79,22 @@ def card(before: str, title: str, body: str, metadata: Mapping[str, Any], licens
 
 
 def split(text: str) -> tuple[dict[str, Any], str]:
-    """Return a card's metadata and its text; no metadata where that isn't a YAML mapping."""
+    """Return a card's metadata and its text.
+
+    Raises:
+        UnusableInputError: the metadata can't be read, so that its licence would be lost.
+    """
     found = _FRONT.match(text)
     if found is None:
         return {}, text
-    try:
-        front = parse_yaml(found[1], "README.md")
-    except UnusableInputError:
-        return {}, text[found.end() :]
-    return (front if isinstance(front, dict) else {}), text[found.end() :]
+    where = "The card's metadata, between the --- lines of README.md here or on the Hub,"
+    return mapping(parse_yaml(found[1] or "", where), where, "name: value"), text[found.end() :]
 
 
 def licence_of(before: str, license: str) -> str:
     """Return the licence that a card will state."""
-    return str(license or split(before)[0].get("license") or DEFAULT_LICENSE)
+    said = license or split(before)[0].get("license") or DEFAULT_LICENSE
+    return ", ".join(map(str, said)) if isinstance(said, list) else str(said)
 
 
 # -- A dataset's ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Nothing that is pushed may hold secrets or absolute paths: neither can be called
 import contextlib
 import json
 import re
+import shlex
 import struct
 import zipfile
 import zlib
@@ -18,8 +19,9 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.core import labels
 from gaploop.core.consent import Place, Use, note_places
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import (
     LARGEST_TEXT,
     existing_folder,
@@ -262,6 +264,8 @@ def push_dataset(
             before = (root / README).read_text(errors="replace")
         else:
             before = upload.read_remote(target, README, options.patience)
+        history = upload.read_remote(target, layout.LABELS, options.patience)
+        _require_labels(look, target, history)
         note_places([episode.info for episode in look.episodes], place)
         try:
             parcel = pack(look, target, options, before)
@@ -270,6 +274,32 @@ def push_dataset(
             continue  # so is what was looked at
     raise UnusableInputError(
         f"{root} is being changed by another process. Push it when that is done."
+    )
+
+
+def _require_labels(look: Look, target: HubTarget, history: str) -> None:
+    """Refuse a push that would drop what others said about the same episodes.
+
+    Args:
+        history: the Hub's `labels.jsonl`, or "".
+    """
+    root, theirs = look.info.root, list[labels.LabelEvent]()
+    for line in history.splitlines():
+        with contextlib.suppress(UnusableInputError, *DAMAGE):
+            theirs.append(labels.LabelEvent(**parse_json(line)))
+    known = {labels.name(event) for event in labels.readable(root / layout.LABELS)}
+    here = {episode.info.uid: episode.index for episode in look.episodes}
+    lost = [e for e in theirs if e.uid in here and labels.name(e) not in known]
+    if not lost:
+        return
+    who = ", ".join(sorted({event.author for event in lost}))
+    of = numbers(sorted({here[event.uid] for event in lost}))
+    ours, copy, both = (shlex.quote(f"{root}{end}") for end in ("", "_theirs", "_both"))
+    raise UnusableInputError(
+        f"{target.url} has labels that {root} lacks (by {who}; episodes {of}). Push both: "
+        f"hf download {target.repo_id} --repo-type=dataset --local-dir={copy} && "
+        f"gaploop edit merge {ours} {copy} --output_dir={both} && "
+        f"gaploop push {both} --repo_id={target.repo_id}"
     )
 
 

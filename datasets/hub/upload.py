@@ -10,11 +10,14 @@ a dataset.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import logging
 import os
+import re
+import ssl
 import tempfile
 import textwrap
 import time
@@ -41,6 +44,7 @@ from huggingface_hub.utils import (
     are_progress_bars_disabled,
     disable_progress_bars,
     enable_progress_bars,
+    parse_ratelimit_headers,
 )
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -69,6 +73,9 @@ SLOWEST_BYTES_PER_S: Final = 20e3
 """An upload that is slower than this has failed."""
 LONGEST_RETRY_AFTER_S: Final = 300.0
 """A server that asks for more patience than this is taken at this [s]."""
+WRITE_RIGHTS: Final = "Check --repo_id, and that your token may write there: hf auth whoami"
+BAD_CARD: Final = "Invalid metadata in README.md"
+READ_RIGHTS: Final = "Check its name, and that your token may read it: hf auth whoami"
 
 
 class ChangedError(GaploopError):
@@ -153,13 +160,16 @@ class Pushed:
 # -- What goes wrong: what deserves another try, what a person must fix ---------------------------
 
 
-def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str) -> T:
+def retried[T](
+    work: Callable[[], T], patience: Patience, what: str, where: str, rights: str = WRITE_RIGHTS
+) -> T:
     """Do one step of a push, again and again while the fault is the network's or the server's.
 
     Args:
         work: the step; must be safe to repeat.
         what: the step in words, for messages, such as "committing".
         where: the Hub's address, for messages.
+        rights: what to check where the Hub refuses.
 
     Raises:
         HubUnreachableError: it went on failing.
@@ -180,10 +190,14 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
         asked_s = 0.0
         for link in _chain(error_of(state)):
             headers: Any = getattr(getattr(link, "response", None), "headers", {})
-            if text := str(headers.get("Retry-After", "")):
-                asked_s = min(_seconds(text), LONGEST_RETRY_AFTER_S)
+            limit = parse_ratelimit_headers(headers)  # in every answer of the public Hub
+            if limit is not None and limit.remaining == 0:
+                asked_s = limit.reset_in_seconds
+            elif text := str(headers.get("Retry-After", "")):
+                asked_s = _seconds(text)
+            if asked_s:
                 break
-        return max(backoff(state), asked_s)
+        return max(backoff(state), min(asked_s, LONGEST_RETRY_AFTER_S))
 
     def tell(state: tenacity.RetryCallState) -> None:
         long_wait = state.upcoming_sleep > patience.longest_wait_s + patience.wait_s
@@ -214,12 +228,13 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
         if _is_passing(error):
             raise HubUnreachableError(f"{what} on {where} failed: {words}") from error
         if status == 401:
+            login = "Log in with: hf auth login; or set HF_TOKEN."
+            if os.environ.get("HF_TOKEN"):
+                login = "Give HF_TOKEN a valid one, or unset it: it goes before hf auth login."
             raise UnusableInputError(
-                f"{where} doesn't know you (401, {what}). Log in with: hf auth login; or set "
-                "HF_TOKEN."
+                f"{where} doesn't know you ({words}, {what}). {login}"
             ) from error
         if status in (403, 404):
-            rights = "Check --repo_id, and that your token may write there: hf auth whoami"
             to_do = "Make room there, or push elsewhere." if "storage" in words.lower() else rights
             raise UnusableInputError(f"{where} refused ({words}, {what}). {to_do}") from error
         if status == 413:
@@ -231,9 +246,17 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
             raise UnusableInputError(
                 f"HF_ENDPOINT={where} is no address. Give it whole, such as https://{where}"
             ) from error
-        raise UnusableInputError(
-            f"{what} on {where} failed: {words}. Nothing was changed."
-        ) from error
+        to_do = "Nothing was changed."
+        if words.startswith(BAD_CARD):
+            to_do = f"Correct it between the card's --- lines. {to_do}"
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            to_do = "Make room, or name another place for downloads in HF_HOME."
+        elif _is_unsafe(error):
+            to_do = (
+                "Begin HF_ENDPOINT with http:// where that Hub has no TLS; name the certificate of "
+                "your own Hub or proxy in SSL_CERT_FILE."
+            )
+        raise UnusableInputError(f"{what} on {where} failed: {words}. {to_do}") from error
 
 
 def _seconds(retry_after: str) -> float:
@@ -249,7 +272,7 @@ def _seconds(retry_after: str) -> float:
 def _is_passing(error: BaseException) -> bool:
     """Say whether trying again later may help."""
     # A step inside this one has tried already.
-    if isinstance(error, GaploopError | httpx.UnsupportedProtocol):
+    if isinstance(error, GaploopError | httpx.UnsupportedProtocol) or _is_unsafe(error):
         return False
     for link in _chain(error):
         status = _status(link)
@@ -263,11 +286,24 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) or "LFS batch API" in str(error)
 
 
+def _is_unsafe(error: BaseException) -> bool:
+    """Say whether there was no connection since the other side isn't trusted, or has no TLS."""
+    return any(
+        isinstance(link, ssl.SSLCertVerificationError)
+        or (isinstance(link, ssl.SSLError) and link.reason == "WRONG_VERSION_NUMBER")
+        for link in _chain(error)
+    )
+
+
 def _in_words(error: BaseException | None) -> str:
     """Return an error on one short line."""
     if error is None:
         return "no answer"
+    if str(error).startswith(BAD_CARD):  # huggingface_hub says what, the answer's status doesn't
+        return _short(error)
     for link in _chain(error):
+        if isinstance(link, OfflineModeIsEnabled):
+            return "HF_HUB_OFFLINE is set; unset it"
         status = _status(link)
         if status is not None:
             said = _short(getattr(link, "server_message", "") or "")
@@ -335,7 +371,13 @@ class _Client(httpx.Client):
 @contextlib.contextmanager
 def connected(address: str, timeout_s: float) -> Iterator[Any]:
     """Yield huggingface_hub's client for an endpoint; for the time-out [s] see `Patience`."""
-    before = huggingface_hub.get_session()
+    try:
+        before = huggingface_hub.get_session()
+    except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+        raise UnusableInputError(
+            f"This shell's settings allow no connection: {_short(error).rstrip('.')}. Correct the "
+            "proxy (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) or the certificates (SSL_CERT_FILE)."
+        ) from error
     known: dict[str, Any] = {"event_hooks": before.event_hooks, "follow_redirects": True}
     timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
     bars = are_progress_bars_disabled()
@@ -455,15 +497,16 @@ class _Repository:
 
     def create(self) -> None:
         """Make the repository where it isn't there yet."""
+        info = None
         try:
             info = self.api.repo_info(**self._name)
         except HfHubHTTPError as error:
             # A Hub answers 401 for a repository that isn't there, too, where nobody is logged in.
             if error.response.status_code not in (401, 404):
                 raise
+        if info is None:
             self.api.create_repo(**self._name, private=self.target.private, exist_ok=True)
-            return
-        if self.target.private and getattr(info, "private", None) is False:
+        elif self.target.private and getattr(info, "private", None) is False:
             raise UnusableInputError(
                 f"{self.target.url} is public already, and you asked for private. Make it private "
                 "in its settings there, or choose another --repo_id."
@@ -530,14 +573,15 @@ class _Repository:
             blob = b"blob %d\0" % len(content) + content  # as git names it
             return bool(hashlib.sha1(blob, usedforsecurity=False).hexdigest() != there.blob_id)
 
-        before, remote = self.files()
+        head, remote = self.files()
         changed = [f for f in contents.files if differs(f, remote.get(f.name))]
         names = {f.name for f in contents.files}
         gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
         additions = [addition(f) for f in changed]
         done, how = 0, {**self._name, "revision": MAIN, "free_memory": False}
-        # What doesn't go into the commit itself; what the Hub has isn't sent again.
-        upload = functools.partial(self.api.preupload_lfs_files, **how)
+        # What doesn't go into the commit itself; what the Hub has isn't sent again. A .gitignore
+        # there would leave files out, with no word: an empty one takes its place.
+        upload = functools.partial(self.api.preupload_lfs_files, **how, gitignore_content="# none")
         total = sum(made.upload_info.size for made in additions)
         on_progress(done, total)
         retries = min(self.patience.retries, UPLOAD_RETRIES)
@@ -553,18 +597,23 @@ class _Repository:
                 operations=[*additions, *(CommitOperationDelete(name) for name in gone)],
                 commit_message=contents.message,
                 revision=MAIN,
+                # What somebody else pushed since it was listed would stay in between ours; the
+                # client takes no longer ids, such as those of another Hub.
+                parent_commit=head if constants.REGEX_COMMIT_OID.fullmatch(head) else None,
             )
             commit = str(made.oid)
         else:
-            commit = str(self.ask("Listing", self._main).sha)
+            commit = head
         uploaded = tuple(f.name for f in changed)
         replaced = tuple(name for name in uploaded if name in remote)
         unchanged = len(contents.files) - len(changed)
-        before = before if replaced or gone else ""
+        before = head if replaced or gone else ""
         return Pushed(self.target.url, commit, uploaded, unchanged, gone, replaced, before)
 
     def move_tag(self, tag: str, commit: str) -> None:
-        """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.
+        """Let `tag` point to `commit`; safe to repeat after a kill in the middle.
+
+        Where somebody else has pushed since, and moved it to what `main` is now, it stays.
 
         A Hub can't move a tag, only delete and create it. While it is gone a stand-in points to
         the commit: a version that sorts right below, which LeRobot takes where the one it wants is
@@ -572,10 +621,11 @@ class _Repository:
         """
         refs = self.ask("Tagging", lambda: self.api.list_repo_refs(**self._name))
         tags = {ref.name: ref.target_commit for ref in refs.tags}
+        newest = {ref.target_commit for ref in refs.branches if ref.name == MAIN}
         stand_in = f"{tag}.dev0"
 
         def create(name: str) -> None:
-            options = {**self._name, "tag": name, "revision": MAIN, "exist_ok": True}
+            options = {**self._name, "tag": name, "revision": commit, "exist_ok": True}
             self.ask("Tagging", lambda: self.api.create_tag(**options))
 
         def delete(name: str) -> None:
@@ -590,7 +640,7 @@ class _Repository:
             if name in tags:
                 self.ask("Tagging", remove)
 
-        if tags.get(tag) != commit:
+        if tags.get(tag) not in {commit, *newest}:
             if tag in tags and tags.get(stand_in) != commit:
                 delete(stand_in)
                 create(stand_in)
@@ -646,7 +696,7 @@ def fetch(
     Raises:
         UnusableInputError: there is none of that name, or it can't be read or reached.
     """
-    address = endpoint()
+    address, what = endpoint(), "Policy" if kind == "model" else "Dataset"
 
     def download() -> str:
         found = api.snapshot_download(
@@ -656,9 +706,23 @@ def fetch(
 
     try:
         with connected(address, FETCH_PATIENCE.timeout_s) as api:
-            return Path(retried(download, FETCH_PATIENCE, f"Fetching {repo_id}", address))
+            found = retried(download, FETCH_PATIENCE, f"Fetching {repo_id}", address, READ_RIGHTS)
+            return Path(found)
     except (UnusableInputError, HubUnreachableError, LocalEntryNotFoundError) as error:
         raise UnusableInputError(
-            f"{'Policy' if kind == 'model' else 'Repository'} {repo_id} is no folder here, and "
-            f"can't be had from the Hub: {error}"
+            f"{what} {repo_id} is no folder here, and can't be had from the Hub: {error}"
         ) from None
+
+
+def has_version(repo_id: str) -> bool:
+    """Say whether a dataset on the Hub has a tag or branch by whose name LeRobot finds it.
+
+    True, too, where the Hub doesn't answer.
+    """
+    try:
+        with connected(address := endpoint(), FETCH_PATIENCE.timeout_s) as api:
+            look = functools.partial(api.list_repo_refs, repo_id, repo_type="dataset")
+            refs = retried(look, Patience(retries=0), "Listing", address)
+    except (UnusableInputError, HubUnreachableError):
+        return True
+    return any(re.match(r"v?\d", ref.name) for ref in (*refs.branches, *refs.tags))

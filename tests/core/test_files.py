@@ -123,6 +123,8 @@ def test_unreadable_input_is_one_line(tmp_path: Path) -> None:
             attempt()
         assert "\n" not in str(caught.value)
         assert str(tmp_path) in str(caught.value)
+    with pytest.raises(UnusableInputError, match="hf download me/cups --repo-type=dataset"):
+        existing_folder(Path("me/cups"), "Dataset")
 
 
 def test_text_is_written_as_utf8(tmp_path: Path) -> None:

@@ -31,3 +31,10 @@ def test_one_dataset_on_a_hub_shows_what_it_shows_here(
     assert any(".mp4" in line for line in hub.log)
     assert main(["check", "me/nothing"]) == 2
     assert "me/nothing is no folder here" in capsys.readouterr().err
+    hub.repo("me/pick").tags.clear()  # LeRobot loads it by that alone
+    assert main(["check", "me/pick", "--json"]) == 1
+    found = {f["code"]: f["mend"] for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["missing_tag"] == "hf repos tag create me/pick v3.0 --repo-type=dataset"
+    hub.repo("me/pick").commit({"notes.txt": b"nothing"}, "emptied")
+    assert main(["check", "me/pick"]) == 2
+    assert "me/pick is no LeRobot dataset" in capsys.readouterr().err

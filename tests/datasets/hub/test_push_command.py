@@ -92,18 +92,27 @@ def test_two_pushes_of_one_folder_at_once_do_not_undo_each_other(
     assert hub.log == []
 
 
-def test_offline_mode_and_an_address_without_scheme_are_no_reason_to_wait(
+def test_what_only_the_user_can_change_is_no_reason_to_wait(
     dataset: Path, hub: LoopbackHub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from huggingface_hub import constants
+    from huggingface_hub import close_session, constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 1
-    assert "offline mode" in capsys.readouterr().out
+    assert "HF_HUB_OFFLINE is set; unset it" in capsys.readouterr().out
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_ENDPOINT", "hub.example.org")
-    assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
-    assert "such as https://hub.example.org" in capsys.readouterr().err
+    for name, value, says in (
+        ("HF_ENDPOINT", "hub.example.org", "such as https://hub.example.org"),
+        ("HF_ENDPOINT", hub.url.replace("http:", "https:"), "http:// where that Hub has no TLS"),
+        ("ALL_PROXY", "odd://10.0.0.1", "Correct the proxy"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            close_session()
+            assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith("gaploop push: ")
+        assert says in said
     assert hub.log == []
 
 

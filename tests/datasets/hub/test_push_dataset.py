@@ -26,6 +26,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.hub import card
 from gaploop.datasets.hub import dataset as hub_dataset
 from gaploop.datasets.hub.dataset import require_clean
 from gaploop.datasets.hub.upload import HubUnreachableError, Pushed
@@ -152,6 +153,8 @@ def test_what_the_folder_lost_the_hub_loses(
 ) -> None:
     push(dataset)
     hub.repo(NAME).trees[hub.repo(NAME).branches["main"]]["notes.txt"] = b"somebody's"
+    ignored = "\n".join(f.relative_to(dataset).as_posix() for f in (dataset / "meta").rglob("*.*"))
+    hub.files(NAME)[".gitignore"] = ignored.encode()  # what it names was left out of the commit
     gone = layout.read_episodes(layout.read_info(dataset))[0].info.uid
     delete_takes(dataset, lambda e: e.info.uid == gone)
     push(dataset)
@@ -178,6 +181,30 @@ def test_loading_by_the_version_works_at_every_instant(
     assert ["v3.0.dev0"] in seen
     assert all(tags in (["v3.0"], ["v3.0", "v3.0.dev0"], ["v3.0.dev0"]) for tags in seen)
     assert seen[-1] == ["v3.0"]
+
+
+@pytest.mark.parametrize("call", ["/tree/", "/preupload/", "/commit/", "/refs", "/tag/"])
+def test_what_others_push_meanwhile_is_never_mixed_with_ours(
+    call: str, hub: LoopbackHub, push_packed: PushPacked
+) -> None:
+    """A commit took only what had changed since the listing: with a colleague's push in between,
+    the episodes were theirs and the table of episodes ours, and LeRobot couldn't load it."""
+    push_packed()
+    repo, once = hub.repo(NAME), iter([True])
+    name = "data/chunk-000/file-000.parquet"
+    theirs = {**hub.files(NAME), name: b"theirs", "meta/info.json": b"{}"}
+
+    def meanwhile(_method: str, path: str) -> None:
+        if call in path and next(once, False):
+            repo.commit(dict(theirs), "a colleague's")
+
+    hub.watch = meanwhile
+    root = push_packed("changed")
+    there = hub.files(NAME, revision="v3.0")
+    assert there["NOTICE"] == b"changed"
+    for file in (name, "meta/info.json"):
+        assert there[file] == (root / file).read_bytes()
+    assert "a colleague's" in dict(repo.commits).values()
 
 
 def test_a_push_that_ends_while_the_tag_is_gone_leaves_a_dataset_that_loads(
@@ -212,6 +239,24 @@ def test_what_changes_while_it_is_pushed_is_pushed_as_it_is_then(
     push(dataset)
     is_whole(hub, dataset)
     assert commits(hub) == 1
+
+
+def test_a_colleagues_labels_are_not_dropped(
+    dataset: Path, hub: LoopbackHub, push: Push, tmp_path: Path
+) -> None:
+    """Both labelled a copy of their own; who pushed last took the other's labels away."""
+    push(dataset)
+    shutil.copytree(dataset, theirs := tmp_path / "theirs")
+    label(theirs)
+    push(theirs)
+    label(dataset)
+    with pytest.raises(UnusableInputError, match=r"by ana; episodes 0\).*gaploop edit merge"):
+        push(dataset)
+    assert hub.files(NAME)[layout.LABELS] == (theirs / layout.LABELS).read_bytes()
+    history = labels.merge(*(labels.read(root / layout.LABELS) for root in (dataset, theirs)))
+    (dataset / layout.LABELS).write_text("".join(f"{event.to_line()}\n" for event in history))
+    push(dataset)
+    is_whole(hub, dataset)
 
 
 def test_a_hub_without_a_card_check_takes_a_push(hub: LoopbackHub, push_packed: PushPacked) -> None:
@@ -260,9 +305,14 @@ def test_a_refusal_is_one_line_and_isnt_tried_again(
     assert len(calls) == len(set(calls)) >= 1
 
 
+@pytest.mark.parametrize("patience", [{"Retry-After": "120"}, {"RateLimit": '"api";r=0;t=120'}])
 def test_a_login_page_is_told_of_and_so_is_a_hub_that_asks_for_patience(
-    hub: LoopbackHub, push_packed: PushPacked, caplog: pytest.LogCaptureFixture
+    hub: LoopbackHub,
+    push_packed: PushPacked,
+    caplog: pytest.LogCaptureFixture,
+    patience: dict[str, str],
 ) -> None:
+    """The public Hub says only in RateLimit how long; a push gave up after half a minute."""
     asked_s: list[float] = []
     caplog.set_level("WARNING", logger="gaploop.datasets.hub.upload")
     hub.fault("html", times=99)
@@ -270,7 +320,7 @@ def test_a_login_page_is_told_of_and_so_is_a_hub_that_asks_for_patience(
         push_packed()
     assert not caplog.messages
     hub.faults.clear()
-    hub.fault(429, headers={"Retry-After": "120"})
+    hub.fault(429, headers=patience)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tenacity.nap, "time", SimpleNamespace(sleep=asked_s.append))
         push_packed()
@@ -516,6 +566,31 @@ def test_what_people_write_in_the_card_stays(dataset: Path, hub: LoopbackHub, pu
     card = hub.files(NAME)["README.md"].decode()
     assert "# Cubes at home" in card
     assert "Ask Ana." not in card
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        ("license: mit\ntags: {a: b}\n", "license: mit"),
+        ("license: mit\ndate: 2024-01-01\ntags:\ntask_categories: [[a]]\n", "license: mit"),
+        ("", "license: apache-2.0"),
+        ("license: mit\ntags: [a, b\n", ""),
+        ("license: mit\nlicense: cc-by-4.0\n", ""),
+        ("- license: mit\n", ""),
+    ],
+)
+@pytest.mark.parametrize("first", ["", "\ufeff"])
+def test_an_odd_card_keeps_its_licence_or_is_refused(first: str, head: str, says: str) -> None:
+    """Where the metadata couldn't be read, a push licensed the dataset anew, as apache-2.0."""
+    before = f"{first}---\n{head}---\n# Ours\n"
+    if not says:
+        with pytest.raises(UnusableInputError, match=r"README.md here or on the Hub"):
+            card.card(before, "cube", "body", {"tags": ["gaploop"]})
+        return
+    made = card.card(before, "cube", "body", {"tags": ["gaploop"], "task_categories": ["x"]})
+    assert f"\n{says}\n" in made
+    assert made.count("---\n") == 2
+    assert card.card(made, "cube", "body", {"tags": ["gaploop"], "task_categories": ["x"]}) == made
 
 
 @pytest.mark.parametrize("name", ["meta/passwd", "LICENSE", "README.md", "videos/more"])
