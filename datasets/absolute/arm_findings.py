@@ -95,6 +95,8 @@ round, in none of five logs of real arms, where 0.53 is the least."""
 STALL_S: Final = 0.5
 JUMP_DEG: Final = 10.0
 """No joint moves so far and back within two frames: 300 degrees a second to and fro."""
+SENT_JUMP_DEG: Final = 30.0
+"""Nor does a hand, or a policy, send one so far."""
 LEAPS: Final = 4.0
 AROUND: Final = 3
 """So many times the pace of so many rows before and after is further than an arm goes at once."""
@@ -506,22 +508,31 @@ class ArmTests:
         )  # fmt: skip
 
     def _jumps(self) -> None:
-        """Single readings far from both neighbours."""
+        """Single readings, or commands, far from both neighbours."""
+        cable = "a corrupt packet, a loose cable"
         for k in self._free():
-            found = dict[int, float]()
+            read, sent = dict[int, float](), dict[int, float]()
             for e in self.episodes:
-                y = e.reading[:, k]
-                if len(y) < 5:
-                    continue
-                off = np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)
-                lone = (off > JUMP_DEG) & (np.abs(y[2:] - y[:-2]) < 0.3 * off)
-                if lone.any():
-                    found[e.index] = float(off[lone].max())
-            if found:
+                by = joint_fits.lone_jump(e.reading[:, k])
+                read |= {e.index: by} if by > JUMP_DEG else {}
+                by = joint_fits.lone_jump(e.command[:, k])
+                sent |= {e.index: by} if by > SENT_JUMP_DEG and e.index not in read else {}
+            jump = f"of {self.names[k]} jump away and back, by"
+            if read:
                 self._say(
-                    "jumps", k, f"Single readings of {self.names[k]} jump away and back, by",
-                    found, "gaploop doctor", 5.0, apart="a corrupt packet, a loose cable",
-                )  # fmt: skip
+                    "jumps", k, f"Single readings {jump}", read, "gaploop doctor", 5.0, apart=cable
+                )
+            if sent:
+                fix = self.report.without(list(sent), self.total)
+                self._say(
+                    "jumps",
+                    k,
+                    f"Single commands {jump}",
+                    sent,
+                    fix,
+                    5.0,
+                    apart=f"{cable} of a leader",
+                )
 
     def _left_out(self) -> None:
         """Places at which commands and readings of several joints go on further in one row.

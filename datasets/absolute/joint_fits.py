@@ -145,6 +145,14 @@ def delays_by_episode(recording: MotionRecording, joints: Sequence[int]) -> dict
     return found
 
 
+def lone_jump(values: FloatArray) -> float:
+    """Return by how much a value is off both neighbours, which are alike; 0 where none is."""
+    if len(values) < 5:
+        return 0.0
+    off = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
+    return float(off[np.abs(values[2:] - values[:-2]) < 0.3 * off].max(initial=0.0))
+
+
 def _shifted_products(played: FloatArray, y: FloatArray, free: FloatArray) -> FloatArray:
     """Return sums over rows of xx, xy, yy, both centred, for every width and shift by half rows.
 

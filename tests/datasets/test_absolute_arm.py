@@ -196,6 +196,18 @@ def test_a_straight_way_isnt_taken_for_steps() -> None:
     assert "quantum" not in [f.kind for f in found.findings]
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_single_command_that_leaps_is_named_where_no_reading_does(rows: int) -> None:
+    """A leader's garbled packet was in the commands of a set that was called good."""
+    of = recording(2)
+    leap = changed(2, lambda x, _: x + 60.0 * ((np.arange(len(x)) // rows) == 100 // rows))
+    odd = replace(of.episodes[3], command=leap(of.episodes[3].command, 3))
+    found = report(replace(of, episodes=(*of.episodes[:3], odd, *of.episodes[4:])))
+    jumps = [f for f in found.findings if f.kind == "jumps"]
+    assert [f.about for f in jumps] == [NAMES[2]] * (rows == 1)  # a hand may go far and back
+    assert all("Single commands" in f.sentence and "'[3]'" in f.command for f in jumps)
+
+
 @pytest.mark.members(5)
 @pytest.mark.parametrize(
     ("kind", "joint", "sent", "read", "size"),
