@@ -405,7 +405,7 @@ def existing_folder(path: Path, what: str) -> Path:
     if not path.exists():
         to_do = "Check the path."
         is_name = path.parts[:-1] == (str(path.parent),) and not path.parent.exists()
-        if what == "Dataset" and is_name:
+        if what in ("Dataset", "Folder") and is_name:
             to_do += f" From a Hub: hf download {path} --repo-type=dataset --local-dir={path.name}"
         raise UnusableInputError(f"{what} {path} not found. {to_do}")
     if not path.is_dir():
