@@ -592,11 +592,13 @@ class CameraTests:
         usual = np.median(list(seen.starts.values()), axis=0)
         found: dict[str, dict[int, float]] = {how: {} for how in TURNED}
         white = dict[int, float]()
+        apart = {e: _apart(start, usual) for e, start in seen.starts.items()}
+        like_others = max(1.5 * float(np.median([*apart.values()])), STILL / 2)
         for e, start in seen.starts.items():
-            apart = _apart(start, usual)
-            for how, undo in TURNED.items():
-                if _apart(undo(start), usual) < 0.6 * apart and apart > STILL:
-                    found[how][e] = apart
+            for how, undo in TURNED.items() if apart[e] > STILL else ():
+                # Light of another colour makes red of blue, too, but not the others' picture.
+                if _apart(undo(start), usual) < min(0.6 * apart[e], like_others):
+                    found[how][e] = apart[e]
             if (start >= WHITE).mean() > 0.5 > 2 * (usual >= WHITE).mean():
                 white[e] = 100 * float((start >= WHITE).mean())
         for how, odd in found.items():
@@ -605,7 +607,8 @@ class CameraTests:
                     "turned_camera", seen.name, f"Pictures of {seen.name} {how} in some episodes",
                     list(odd), len(seen.starts), self.report.without(list(odd), self.total), 40.0,
                     worst=max(odd, key=lambda e: odd[e]),
-                    apart="a driver's setting, another program or colour order",
+                    apart="a driver's setting, another program"
+                    + ", light of another colour" * ("red" in how),
                 )  # fmt: skip
         self.report.add(
             "exposure", seen.name, f"Pictures of {seen.name} are washed out in some episodes: "

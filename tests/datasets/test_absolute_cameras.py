@@ -193,6 +193,16 @@ def test_episodes_whose_pictures_were_turned_or_washed_out_are_named(
     assert found.command.startswith("gaploop edit delete")
 
 
+def test_light_of_another_colour_is_no_exchanged_red_and_blue(plain: MotionRecording) -> None:
+    seen, warm = camera(plain), np.array([1.0, 0.7, 0.4], dtype=np.float32)
+    cold = np.array([0.6, 0.7, 0.8], dtype=np.float32)
+    for e, start in seen.starts.items():
+        seen.starts[e] = start * (cold if e in (1, 2) else warm)
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(plain, report, [seen]).run()
+    assert "turned_camera" not in [f.kind for f in report.findings]
+
+
 def test_one_camera_under_two_names_is_told(plain: MotionRecording) -> None:
     report = AbsoluteReport(plain.info.root)
     CameraTests(plain, report, [camera(plain), camera(plain, name="side")]).run()
