@@ -294,7 +294,7 @@ def test_a_safety_trip_ends_the_take_as_a_failure_and_is_an_event(
 
 @pytest.mark.parametrize("bits", [REBOOTED, SUPPLY])
 def test_a_servo_without_power_is_no_failure_of_the_task(
-    bits: int, rig: EmbeddedRig, tmp_path: Path
+    bits: int, rig: EmbeddedRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A servo that browned out for 0.03 s made a failure that was published; one for 0.2 s made an
     interrupted episode, as the page on recording says.
@@ -307,7 +307,7 @@ def test_a_servo_without_power_is_no_failure_of_the_task(
     class BrownsOut(Idle):
         def read(self, t_s: float) -> LeaderSample:
             if self.reads == 10:
-                rig.follower.read = unpowered  # type: ignore[method-assign]
+                monkeypatch.setattr(rig.follower, "read", unpowered)
             return super().read(t_s)
 
     with JournalWriter(tmp_path, rig.header(TakeInfo("", "t"))) as writer:

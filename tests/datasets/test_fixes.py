@@ -343,6 +343,7 @@ RECORDED: dict[str, tuple[str, Plant]] = {
 ELSEWHERE = {
     "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
     "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
+    "missing_tag",
 }  # fmt: skip
 """Codes whose fix is in words, or whose command other tests run."""
 

@@ -23,8 +23,9 @@ def test_one_dataset_on_a_hub_shows_what_it_shows_here(
     there = json.loads(capsys.readouterr().out)
     main(["check", str(dataset), "--json"])
     here = json.loads(capsys.readouterr().out)
-    for part in ("good", "untested"):
-        assert there[part] == here[part]
+    assert there["good"] == here["good"]
+    by_packets = "frozen pictures of overhead in 3 episodes"  # which aren't fetched for that
+    assert there["untested"] == {**here["untested"], by_packets: "only some are decoded"}
     assert [s["kind"] for s in there["sentences"]] == [s["kind"] for s in here["sentences"]]
     codes = [[f["code"] for f in one["findings"]] for one in (there, here)]
     assert codes[0] == codes[1]
