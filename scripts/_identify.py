@@ -23,7 +23,8 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.cameras import THUMB, picture_age
+from gaploop.datasets.absolute.camera_findings import picture_age
+from gaploop.datasets.absolute.camera_looks import THUMB
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.datasets.lerobot_read import load_takes

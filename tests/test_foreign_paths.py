@@ -94,7 +94,7 @@ collect/intervention.py:OnStall.frame | self._still / self._stall | ours
 datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
-datasets/absolute/cameras.py:look.place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/absolute/camera_looks.py:look.place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset

@@ -20,7 +20,8 @@ from gaploop.core.vocabulary import Outcome, plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.cameras import CameraTests, look
+from gaploop.datasets.absolute.camera_findings import CameraTests
+from gaploop.datasets.absolute.camera_looks import look
 from gaploop.datasets.absolute.findings import (
     BELONGS,
     WITHOUT,

@@ -17,7 +17,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, rate
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import joint_fits
-from gaploop.datasets.absolute.cameras import CameraLook
+from gaploop.datasets.absolute.camera_looks import CameraLook
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
 

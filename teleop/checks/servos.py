@@ -23,13 +23,13 @@ from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.calibration import (
     FIX,
     SWAP_FIX,
-    SWAPPED,
     MotorRange,
     all_files,
     arm_folder,
     bring_over,
     kept_motors,
     place_today,
+    swapped_ids,
     unusable,
     usual_folder,
 )
@@ -580,7 +580,7 @@ def _calibration(
             if len(differs) <= len(held) / 2:  # else it is another arm
                 again = command_for(near).replace("PORT", port)
                 fix = f"If it is this arm, calibrate it anew: {again}"
-            if SWAPPED in differs[0]:
+            if swapped_ids(kept_motors(near), held):
                 fix = SWAP_FIX
             yield result(Level.FAIL, found, fix)
         return

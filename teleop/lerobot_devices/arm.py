@@ -36,13 +36,13 @@ from gaploop.teleop.servos.calibration import (
     FIX,
     FORMER,
     SWAP_FIX,
-    SWAPPED,
     MotorRange,
     agrees,
     all_files,
     bring_over,
     differences,
     kept_motors,
+    swapped_ids,
     unusable,
     usual_folder,
 )
@@ -387,7 +387,7 @@ def require_calibration(device: Any) -> None:
     found = differences(wanted, held)
     difference = found[0] if found else "the motors' names differ"
     fix = f"If it is this arm, run: {command}"
-    if SWAPPED in difference:  # calibrated so, each would answer for the other for good
+    if swapped_ids(wanted, held):
         fix = f"{SWAP_FIX} {options(device)}"
     raise DeviceError(
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "

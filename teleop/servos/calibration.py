@@ -224,22 +224,37 @@ def agrees(motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, Moto
     return bool(held) and all(kept.get(servo_id) == one for servo_id, one in held.items())
 
 
-SWAPPED: Final = "have swapped ids"
 SWAP_FIX: Final = "Set the ids of both, one plugged in at a time: lerobot-setup-motors"
+
+
+def _differing(
+    motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, MotorRange]
+) -> dict[str, int]:
+    return {name: number for name, (number, one) in motors.items() if held.get(number) != one}
+
+
+def swapped_ids(
+    motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, MotorRange]
+) -> tuple[str, ...]:
+    """Return the two motors whose servos have each other's id, as far as a file tells; or none.
+
+    Their calibrations moved with them. Calibrated as they are, they would answer for each other.
+    """
+    names = tuple(_differing(motors, held))
+    if len(names) != 2:
+        return ()
+    (first, one), (second, two) = (motors[name] for name in names)
+    return names if (held.get(first), held.get(second)) == (two, one) else ()
 
 
 def differences(
     motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, MotorRange]
 ) -> list[str]:
-    """Return in what servos differ from a file, a line for each motor that does.
-
-    Two that hold each other's calibration have swapped ids: it moves with the servo.
-    """
-    differ = {name: number for name, (number, one) in motors.items() if held.get(number) != one}
-    if len(differ) == 2:
-        (one, first), (two, second) = differ.items()
-        if held.get(first) == motors[two][1] and held.get(second) == motors[one][1]:
-            return [f"{one} and {two} hold each other's: servos {first} and {second} {SWAPPED}"]
+    """Return in what servos differ from a file, a line for each motor that does."""
+    differ = _differing(motors, held)
+    if swapped_ids(motors, held):
+        both, servos = " and ".join(differ), " and ".join(map(str, differ.values()))
+        return [f"{both} hold each other's: servos {servos} have swapped ids"]
     return [
         f"{name}: {held[i].other_than(motors[name][1])}" if i in held else f"{name}: no servo {i}"
         for name, i in differ.items()

@@ -15,13 +15,11 @@ import pytest
 from made_arms import FPS, recording
 
 from gaploop.core.messages import FloatArray
-from gaploop.datasets.absolute.cameras import (
-    BLURRED,
-    EDGE_PX,
+from gaploop.datasets.absolute.camera_findings import BLURRED, EDGE_PX, CameraTests
+from gaploop.datasets.absolute.camera_looks import (
     RUN_S,
     THUMB,
     CameraLook,
-    CameraTests,
     Run,
     blur,
     edge_width_px,
