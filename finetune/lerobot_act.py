@@ -25,11 +25,11 @@ from lerobot.policies.act.modeling_act import ACTPolicy
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.processor.pipeline import ProcessorMigrationError
-from lerobot.utils.constants import HF_LEROBOT_HOME
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.layout import read_info
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
@@ -272,13 +272,8 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
     if file.exists():
         said = read_json(file)
     else:
-        trained = folder / TRAIN_CONFIG
-        given = read_json(trained) if trained.exists() else {}
-        dataset = given.get("dataset") if isinstance(given, dict) else None
-        at: dict[str, Any] = dataset if isinstance(dataset, dict) else {}
-        root = Path(str(at.get("root") or HF_LEROBOT_HOME / str(at.get("repo_id") or "")))
         try:
-            info = read_info(root)
+            info = read_info(training_set(folder).root)
         except UnusableInputError:
             pass  # it isn't here
         else:

@@ -115,8 +115,8 @@ class ActPolicy:
             raise UnusableInputError(
                 "The frame rate that the policy was trained at is not stated: it has no "
                 f"{act.SIDECAR}, and the dataset that its {act.TRAIN_CONFIG} names isn't here. "
-                f'Give it: --policy.fps=30, or for good, {{"fps": 30}} in {act.SIDECAR} beside '
-                "the policy."
+                f'Give it, such as --policy.fps=30, or for good: {{"fps": 30}} in {act.SIDECAR} '
+                "beside the policy."
             )
         return self.bundle.signature.fps
 

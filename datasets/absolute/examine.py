@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -295,21 +295,33 @@ def training_set(path: Path) -> TrainingSet:
         raise UnusableInputError(
             f"{path} is neither a dataset nor a checkpoint with a {TRAIN_CONFIG}. Name one of them."
         )
-    about: Any = read_json(config).get("dataset")
+    given: Any = read_json(config)
+    given = given if isinstance(given, dict) else {}
+    about: Any = given.get("dataset")
     about = about if isinstance(about, dict) else {}
     repo_id, root = str(about.get("repo_id") or ""), about.get("root")
     home = Path(os.environ.get("HF_LEROBOT_HOME") or Path.home() / ".cache/huggingface/lerobot")
-    places = [Path(root)] if isinstance(root, str) else []
+    places = [_trained_in(config, given) / root, Path(root)] if isinstance(root, str) else []
     places += [home / relative_path(repo_id, "dataset.repo_id", config)] if repo_id else []
     there = next((place for place in places if layout.is_dataset(place)), None)
     if there is None:
-        named = " or ".join(map(str, places)) or "no dataset"
+        named = " or ".join(map(str, dict.fromkeys(places))) or "no dataset"
         raise UnusableInputError(
             f"{config} names {named}, which is not on this machine. Name the dataset itself."
         )
     episodes = about.get("episodes")
     only = tuple(map(int, episodes)) if isinstance(episodes, list) else None
     return TrainingSet(str(path), there, only)
+
+
+def _trained_in(config: Path, given: Mapping[str, Any]) -> Path:
+    """Return the folder in which the training was typed, as far as its output's place tells it.
+
+    What it was given may be relative to it.
+    """
+    output, file = str(given.get("output_dir") or ""), config.absolute()
+    typed_in = (folder for folder in file.parents if folder / output in file.parents)
+    return next(typed_in if output else iter(()), Path())
 
 
 def compare_sets(

@@ -121,13 +121,15 @@ def test_a_fault_that_both_have_is_said_of_both(
 def test_two_checkpoints_differ_in_what_they_were_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their own config names their data."""
+    """Their own config names their data, absolutely or from where the training was typed."""
     places = []
     for n, (name, start_deg) in enumerate((("old", 0.0), ("new", 120.0))):
         root = day(tmp_path / f"data_{name}", n, start_deg=start_deg)
         config = tmp_path / name / "pretrained_model/train_config.json"
         config.parent.mkdir(parents=True)
-        config.write_text(json.dumps({"dataset": {"repo_id": "me/it", "root": str(root)}}))
+        where = str(root) if n else root.name
+        given = {"dataset": {"repo_id": "me/it", "root": where}, "output_dir": name}
+        config.write_text(json.dumps(given))
         places.append(str(config.parent.parent))
     assert main(["check", *places, "--history", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["contents"]
