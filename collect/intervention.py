@@ -9,7 +9,7 @@ observation, and its first targets are eased into.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
@@ -269,12 +269,12 @@ class SharedLeader:
         if self._script is not None:
             return LeaderSample(t_s, self._script.read(t_s).q_rad, state=state)
         if self.driver is Driver.POLICY:
-            target = self._policy.read(t_s).q_rad
+            sample = self._policy.read(t_s)
             if self._handed_back:
                 self._handed_back, self._ease = False, _Ease(self._hold, t_s)
-            return LeaderSample(
-                t_s, target if self._ease is None else self._ease.apply(target, t_s), state=state
-            )
+            if self._ease is not None:
+                sample = replace(sample, q_rad=self._ease.apply(sample.q_rad, t_s))
+            return replace(sample, state=state)
         if self.driver is Driver.PERSON and self._person is not None:
             asked = asked or self._person.read(t_s)
             return LeaderSample(asked.t_s, self._from_person(asked.q_rad), True, asked.state)

@@ -17,7 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.messages import FloatArray, LeaderSample, Observation
+from gaploop.core.messages import SPEED, FloatArray, LeaderSample, Observation
 from gaploop.core.protocols import Follower, Policy
 from gaploop.teleop.stopping import CleanupStep
 
@@ -139,7 +139,8 @@ class PolicyLeader:
 
     At a `speed_scale` below 1 the same targets are passed through in the same order, more slowly:
     a frame moves along that share of a policy's step, and the policy is asked when the next target
-    is needed.
+    is needed. However far the first target lies, the arm goes there at that share of its velocity
+    limit; of a base's speeds that share is asked for.
 
     A policy that knows of a delay (`delay_s`) plans for when its commands arrive: it is told where
     the joints will be then, the readings plus what was commanded meanwhile (Smith 1957). One that
@@ -174,6 +175,7 @@ class PolicyLeader:
         self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
+        self._is_speed = np.array([name.endswith(SPEED) for name in follower.joint_names])
         late = float(getattr(policy, "delay_s", 0.0)) * fps
         pictures = float(getattr(policy, "camera_delay_s", 0.0)) * fps
         self._old = pictures + late if round(pictures) else 0.0
@@ -222,7 +224,17 @@ class PolicyLeader:
     def start_from(self, q_rad: FloatArray) -> None:
         """Plan anew from the next observation on, and move there from `q_rad` [rad]."""
         self.reset()
-        self._path = [q_rad]
+        self._path = [self._at_full_speed(q_rad)]
+
+    def _at_full_speed(self, q_rad: FloatArray) -> FloatArray:
+        """Return where the arm is, with the speeds of a base as a policy asks for them."""
+        return np.where(self._is_speed, q_rad / self._speed_scale, q_rad)
+
+    def _asks(self, t_s: float, target: FloatArray) -> LeaderSample:
+        """Return what is asked for of a target on the path."""
+        share = self._speed_scale
+        q_rad = np.where(self._is_speed, share * target, target)
+        return LeaderSample(t_s, q_rad, speed_share=share)
 
     def observe(self, observation: Observation) -> None:
         """Ask the policy for its next target, if this frame needs it."""
@@ -232,7 +244,8 @@ class PolicyLeader:
             self._path.pop(0)
             self._at = max(self._at - 1.0, 0.0)
         if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path, self._at = [self._follower.from_units(observation.state)], 0.0
+            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
+            self._at = 0.0
         self._turn = 0
         observation = self._on_arrival(observation)
         while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
@@ -289,12 +302,12 @@ class PolicyLeader:
                 "on_frame."
             )
         if len(self._path) == 1:
-            return LeaderSample(t_s, self._path[0])
+            return self._asks(t_s, self._path[0])
         self._turn = min(self._turn + 1, self._turns)
         at = self._at + self._speed_scale * self._turn / self._turns
         step = min(math.floor(at), len(self._path) - 2)
         start, target = self._path[step], self._path[step + 1]
-        return LeaderSample(t_s, start + min(at - step, 1.0) * (target - start))
+        return self._asks(t_s, start + min(at - step, 1.0) * (target - start))
 
     def close(self) -> None:
         """Let go of what the policy runs in; here it is the caller's thread."""
@@ -482,7 +495,8 @@ class AsyncPolicyDriver(PolicyLeader):
         if self._error is not None:
             raise self._error
         if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path, self._at = [self._follower.from_units(observation.state)], 0.0
+            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
+            self._at = 0.0
         observation = self._on_arrival(observation)
         now = self._step + self._at
         if not self._is_asked and (self._first is None or now + self._speed_scale > self._due):
@@ -511,9 +525,9 @@ class AsyncPolicyDriver(PolicyLeader):
             self._at, self._step = max(self._at - 1.0, 0.0), self._step + 1
             self._aim()
         if len(self._path) == 1:
-            return LeaderSample(t_s, self._path[0])
+            return self._asks(t_s, self._path[0])
         start, target = self._path[0], self._path[1]
-        return LeaderSample(t_s, start + self._at * (target - start))
+        return self._asks(t_s, start + self._at * (target - start))
 
     @property
     def _delay(self) -> int:

@@ -106,12 +106,14 @@ class LeaderSample:
         q_rad: requested joint positions [rad], shape (n_joints,).
         intervention: a person has taken over from a policy.
         state: what the leader's own servos report, where it has any.
+        speed_share: of the velocity limit, what it may make use of, above 0 and up to 1.
     """
 
     t_s: float
     q_rad: FloatArray
     intervention: bool = False
     state: FollowerState | None = None
+    speed_share: float = 1.0
 
 
 @dataclass(frozen=True)

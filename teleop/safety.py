@@ -3,13 +3,13 @@
 It looks at each request in this order. What isn't finite holds the arm; so does a request that no
 hand could have made of the one before it, such as an encoder's wrap or a leader that was
 re-plugged: if the leader stays there, the arm aligns with it as slowly as at a start. The request
-is clamped to the joint limits, the step towards it to the velocity limit; the speed may only grow
-as the acceleration limit allows; where LeRobot's `max_relative_target` is set, the goal stays that
-near to where the joint is; and what is left of the step is shortened until the arm's points
-stay in the workspace box. The box comes last because the clamps before it bend the path, and what
-was inside the box before them needn't be after; shortening a step breaks none of the limits before
-it. Slowing down is never delayed: a filter that may not stop at once overshoots what was asked, and
-at a joint's end that is the worse evil.
+is clamped to the joint limits, the step towards it to the velocity limit, or to the share of it
+that a slowed policy has; the speed may only grow as the acceleration limit allows; where LeRobot's
+`max_relative_target` is set, the goal stays that near to where the joint is; and what is left of
+the step is shortened until the arm's points stay in the workspace box. The box comes last because
+the clamps before it bend the path, and what was inside the box before them needn't be after;
+shortening a step breaks none of the limits before it. Slowing down is never delayed: a filter that
+may not stop at once overshoots what was asked, and at a joint's end that is the worse evil.
 
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
@@ -181,6 +181,8 @@ class SafetyFilter:
         self._full_rad = limits.velocity_rad_s * period_s
         self._align_rad = min(limits.align_velocity_rad_s, limits.velocity_rad_s) * period_s
         self._gain_rad = limits.acceleration_rad_s2 * period_s**2
+        self._share = 1.0
+        """Of `_full_rad`, what may be made use of."""
         self._relative_rad = None if max_relative_rad is None else max_relative_rad.tolist()
         self._watch = TripWatch(limits, len(bounds), grips)
         self._jumps = _Jumps()
@@ -379,6 +381,7 @@ class SafetyFilter:
             requested = np.empty(0)
         if requested.shape != self._sent.shape:  # not an angle for every joint
             requested = np.full(len(self._sent), np.nan)
+        self._share = min(sample.speed_share, 1.0)
         cause = self._watch.cause(sample, state, now_s, self._at)
         is_first = not self._trip
         self._latch(cause, now_s)
@@ -432,7 +435,7 @@ class SafetyFilter:
         round about.
         """
         was, goals = self._at, target.copy()
-        most_rad = self._align_rad * min(part, 1.0)
+        most_rad = min(self._align_rad, self._share * self._full_rad) * min(part, 1.0)
         for guard, alignment in self._alignments:
             at, own = [was[j] for j in guard.joints], [target[j] for j in guard.joints]
             for joint, q in zip(guard.joints, alignment.aim(at, own, most_rad), strict=True):
@@ -465,7 +468,9 @@ class SafetyFilter:
         """
         # `last_step` counts whole periods. A longer turn moves no further than a period's.
         short = min(part, 1.0)
-        most_rad = (self._full_rad if self._caught_up else self._align_rad) * short
+        most_rad = self._share * self._full_rad * short
+        if not self._caught_up:
+            most_rad = min(most_rad, self._align_rad * short)
         gain_rad = self._gain_rad * short * short
         sent, too_fast, too_sudden = [], False, False
         for goal, at, last in zip(target, self._at, self._last_step, strict=True):

@@ -50,6 +50,12 @@ class Arm:
     def close(self) -> None: ...
 
 
+class Cart(Arm):
+    """The same with a base, whose speed stands last."""
+
+    joint_names = ("a", "b", "x.vel")
+
+
 class Script:
     """A policy that answers with its targets in turn and counts resets."""
 
@@ -287,9 +293,11 @@ def test_a_stall_is_taken_over_later_where_the_policy_drives_slowly(
 def test_a_slow_policy_passes_the_same_way_more_slowly(
     targets: list[FloatArray], scale: float
 ) -> None:
+    """A base's speed is that much less, so that it gets as far."""
+
     def way(speed: float) -> list[FloatArray]:
         policy = Script(targets)
-        leader = PolicyLeader(policy, Arm(), FPS, HZ)
+        leader = PolicyLeader(policy, Cart(), FPS, HZ)
         leader.speed_scale = speed
         found = []
         for turn in range(round(len(targets) * EVERY / speed) - EVERY):
@@ -303,7 +311,24 @@ def test_a_slow_policy_passes_the_same_way_more_slowly(
         at = min(scale * turn / EVERY, len(targets))
         step = min(int(at), len(targets) - 1)
         expected = corners[step] + (at - step) * (corners[step + 1] - corners[step])
+        expected[2] *= scale
         np.testing.assert_allclose(q_rad, expected, atol=1e-6)
+
+
+@given(
+    targets=st.lists(angles, min_size=1, max_size=4), scale=st.floats(0.05, 1.0, exclude_max=False)
+)
+@settings(max_examples=25, deadline=None)
+def test_a_slow_policy_never_moves_the_arm_fast_however_far_its_first_targets_lie(
+    targets: list[FloatArray], scale: float
+) -> None:
+    """An arm lay folded, 40 degrees from where a new policy began: it leapt at 170 degrees a second
+    where 10 % of its speed was promised."""
+    bench = Bench(Script(targets), None)
+    bench.shared.begin(scale)
+    bench.run(10 * EVERY)
+    fastest = np.abs(np.diff(bench.sent, axis=0)).max() * HZ
+    assert fastest <= scale * bench.safety.limits.velocity_rad_s + 1e-9
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, math.nan])

@@ -51,6 +51,8 @@ class Steps:
 class Arm:
     """Units are radians."""
 
+    joint_names: tuple[str, ...] = ("a",)
+
     def from_units(self, units: FloatArray) -> FloatArray:
         return units
 

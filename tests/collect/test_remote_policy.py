@@ -243,6 +243,8 @@ def test_an_address_that_cannot_be_used_is_refused(address: str) -> None:
 class DegreesArm:
     """Converts degrees."""
 
+    joint_names = ("a",)
+
     def from_units(self, values: FloatArray) -> FloatArray:
         return np.radians(values)
 
