@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from gaploop.core.grippers import sides_of
 from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
@@ -131,7 +132,11 @@ def say_joints(joints: tuple[str, ...]) -> str:
     """Return which joints show why the filter tripped, in brackets; "" where none does."""
     if not joints:
         return ""
-    return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
+    if len(joints) < MANY:
+        return f" ({', '.join(joints)})"
+    sides = {*sides_of(joints)}
+    one = f"{sides.pop()} arm" if len(sides) == 1 else "arm"
+    return f" (the whole {one.strip()})"
 
 
 LONGEST_LOOK_S: Final = 0.1

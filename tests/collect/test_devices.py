@@ -103,6 +103,10 @@ def test_a_trip_of_many_joints_is_the_arms() -> None:
     names = tuple("abcdef")
     assert "(the whole arm)" in say_trip(SafetyReason.STALL, names)
     assert "(a, b)" in say_trip(SafetyReason.STALL, names[:2])
+    left = tuple(f"left_{name}" for name in names)
+    right = tuple(f"right_{name}" for name in names)
+    assert "(the whole left arm)" in say_trip(SafetyReason.LOST_SERVO, left)
+    assert "(the whole arm)" in say_trip(SafetyReason.LOST_SERVO, left + right)
 
 
 def test_nothing_is_lost_of_the_cell() -> None:
