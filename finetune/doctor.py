@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import gymnasium
 import mujoco
 import numpy as np
 import PIL.Image
@@ -41,6 +42,7 @@ from gaploop.sim.gaps.world_model import NoModel
 from gaploop.sim.kinematics import fold_square
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.predicates import parse
+from gaploop.sim.roles import diverged, find_roles, motors_of, servo_joints
 from gaploop.sim.scene_file import OUT
 from gaploop.sim.scene_world import (
     AT_IT_M,
@@ -270,6 +272,12 @@ ASIDE_M: Final = [(0.0, 0.0)] + [
 ]
 OUT_M: Final = [0.01 * k for k in range(-4, 25)]
 """Where a tool is looked for that is between the jaws."""
+DIVERGED: Final = "the simulation becomes unstable (MuJoCo meets NaN or huge numbers)"
+STEADIER: Final = (
+    'Give <option> a smaller timestep, joints some armature="0.01" and damping, and see that '
+    "lengths are in m and nothing overlaps."
+)
+IMPLICIT: Final = '<option integrator="implicitfast"/>'
 WEAK: Final = 0.8
 """A demonstrator that succeeds less often than this is too weak to learn from."""
 IN_SCENE: Final = {
@@ -309,6 +317,7 @@ def check_world(
 
 def _joints(world: SceneWorld) -> Iterator[CheckResult]:
     """Move each joint a little."""
+    shaken = ", ".join(name for name in world.driven_joints if _chatters(world, name))
     for k, name in enumerate(world.joint_names):
         low, high = world.limits[k]
         step = min(np.radians(MOVE_DEG), 0.2 * (high - low))
@@ -318,12 +327,17 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         before = world.angles()[k]
         for _ in range(round(SETTLE_S / world.period_s)):
             world.step(world.action_of(goal))
+        if diverged(world.data):
+            yield _result("joints", DIVERGED, STEADIER, name)
+            continue
         share = (world.angles()[k] - before) / (goal[k] - before)
         fix = (
             "" if share > 0.5 else f"Raise its actuator's kp, or see what blocks it.{_at(world, k)}"
         )
         if share >= 1.5:
             fix = "Raise its actuator's kp against its weight, and its damping (dampratio, kv)."
+        if fix and shaken:
+            fix = f"{shaken} chatter by their kv: lower it, or write {IMPLICIT}."
         is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
         in_deg = is_hinge and name != world.scene.gripper.get("joint")  # as the file has them
         unit = "°" if in_deg else "rad" if is_hinge else "m"
@@ -331,6 +345,26 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
         said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
         yield _result("joints", said, fix, name)
+    if world.undriven:
+        said = f"stays at 0: scenes drive position servos alone: {', '.join(world.undriven)}"
+        fix = 'Write <position joint="…" kp="…"/> in place of each that is to move.'
+        yield CheckResult("joints", Level.WARN, said, fix, subject="actuators")
+    gripper = find_roles(world.model, world.data, jaw=world.jaw).gripper if world.jaw else ()
+    others = {world.model.joint(j).name for j in gripper} & {*world.joint_names} - {world.jaw}
+    if others:
+        said = f"has servos that the gripper doesn't move: {', '.join(sorted(others))}"
+        both = ", ".join([world.jaw, *sorted(others)])
+        fix = f"Write gripper: {{joint: [{both}], open: […], closed: […]}}, a number for each."
+        yield CheckResult("joints", Level.WARN, said, fix, subject="hand")
+
+
+def _chatters(world: SceneWorld, joint: str) -> bool:
+    """Say whether a servo's damping is too much for a step of an integrator that is explicit."""
+    model, known = world.model, world.model.joint(joint)
+    if int(model.opt.integrator) != int(mujoco.mjtIntegrator.mjINT_EULER):
+        return False
+    kv = -sum(model.actuator_biasprm[a, 2] for a in motors_of(model, [known.id]))
+    return bool(kv * model.opt.timestep > 2.0 * model.dof_M0[known.dofadr[0]])
 
 
 def _at(world: SceneWorld, k: int) -> str:
@@ -356,14 +390,17 @@ def _at(world: SceneWorld, k: int) -> str:
 
 def _resets(world: SceneWorld) -> CheckResult:
     """Reset often: is anything done, or falling, from the start?"""
-    done, sank = 0, set[str]()
+    done, sank, burst = 0, set[str](), 0
     for seed in range(RESETS):
         world.reset(seed=seed)
         start = {p.body: world.data.body(p.body).xpos[2] for p in world.scene.reset}
         done += world.success()
         for _ in range(round(SETTLE_S / world.period_s)):
             world.step(world.action_of(world.home))
+        burst += diverged(world.data)
         sank |= {b for b, z in start.items() if abs(world.data.body(b).xpos[2] - z) > SANK_M}
+    if burst:
+        return _result("reset", f"in {burst} of {RESETS} scenes {DIVERGED}", STEADIER)
     if done:
         fix = "Reset things further apart, or ask for more in success."
         return _result("reset", f"{done} of {RESETS} scenes begin with success", fix)
@@ -413,7 +450,8 @@ def _between(world: SceneWorld, seed: int) -> str:
     model, data, points = world.model, world.data, world.asked.demonstrator
     close = next((k for k, point in enumerate(points) if point.get("gripper") == "closed"), -1)
     number = next((k for k in range(close, -1, -1) if "to" in points[k]), -1)
-    name = points[number]["to"] if number >= 0 and "open" in world.scene.gripper else ""
+    opens = "open" in world.scene.gripper and world.jaw
+    name = points[number]["to"] if number >= 0 and opens else ""
     thing, arm = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name), world.state.arm
     first = int(model.body_jntadr[thing])
     if thing <= 0 or first < 0 or int(model.jnt_type[first]) != int(mujoco.mjtJoint.mjJNT_FREE):
@@ -573,7 +611,8 @@ def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
             said += f", {path}"
         yield CheckResult("camera", Level.OK, said, subject=name)
     if not found:
-        fix = "Give --env.kwargs with a render_mode."
+        modes = [mode for mode in world.metadata.get("render_modes", ()) if mode]
+        fix = f"Give --env.kwargs with a render_mode of {', '.join(modes)}." if modes else ""
         if isinstance(world.unwrapped, SceneWorld):
             model = world.unwrapped.model
             there = ", ".join(model.camera(c).name for c in range(model.ncam))
@@ -595,12 +634,21 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
                 fix, level = f"Write {role}: {name} into a file, and give --roles=FILE.", Level.WARN
                 if role == "cameras" and not said.startswith("one"):  # there is none to choose
                     fix = ""
-                if isinstance(world.unwrapped, SceneWorld) and role in IN_SCENE:
+                inner = world.unwrapped
+                named = role == "gripper" and getattr(inner, "grip", -1) >= 0
+                if isinstance(inner, SceneWorld) and role in IN_SCENE and not named:
                     fix = f"Write {IN_SCENE[role]} into the scene file."
             yield CheckResult("inside", level, said, fix, subject=role)
-        drives = f"{sum(s >= 0 for s in known.servos) or 'no'} position servos"
+        said = f"{sum(s >= 0 for s in known.servos) or 'no'} position servos"
+        theirs, model = {*known.roles.arm, *known.roles.gripper}, known.model
+        others = [j for j in servo_joints(model) if j not in theirs]
+        if others:
+            names = ", ".join(model.joint(j).name for j in others)
+            said += f", and those of {names}, which count neither as arm nor as gripper"
         shown = f"{len({r.joint for r in known.readings})} of {len(known.roles.arm)}"
-        said = f"{drives}; the observation shows the angles of {shown} joints of the arm"
+        said += f"; the observation shows the angles of {shown} joints of the arm"
+        if not isinstance(world.action_space, gymnasium.spaces.Box):
+            said = f"{said.partition(';')[0]}; it takes {world.action_space}, no Box: not moved"
         yield _result("inside", said, subject="drives")
     can = world.parameters()
     possible = [key for key, why in can.items() if not why]

@@ -22,7 +22,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
-from lerobot.utils.constants import ACTION, OBS_IMAGES
+from lerobot.utils.constants import ACTION, OBS_IMAGE, OBS_IMAGES
 from numpy.typing import NDArray
 from peft import PeftModel
 
@@ -328,6 +328,8 @@ class GymDriver:
         elif isinstance(script, type):
             driver = script()
         act = getattr(driver, "get_action", driver)
+        if not callable(act):
+            raise UnusableInputError(f"{self.id}: give the class get_action(observation).")
         steps, over, late, info = 0, False, False, dict[str, Any]()
         while not over and not late:
             observation, _, over, late, info = env.step(act(observation))
@@ -555,8 +557,9 @@ class Demonstrations:
             for name, column in STATES.items():
                 if np.size(state := seen.get(name, ())):
                     frames[-1][column] = np.asarray(state, dtype=np.float32)
-            for name, image in seen.get("pixels", {}).items():
-                frames[-1][f"{OBS_IMAGES}.{name}"] = image
+            pixels = seen.get("pixels", {})
+            for name, image in pixels.items() if isinstance(pixels, Mapping) else [("", pixels)]:
+                frames[-1][f"{OBS_IMAGES}.{name}" if name else OBS_IMAGE] = image
         if self._dataset is None:
             inner = attempts.unwrapped
             said = attempts.metadata.get("joint_names", ())

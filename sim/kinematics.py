@@ -43,8 +43,9 @@ class ArmIk:
         self._n = len(names)
         self._qpos = [int(model.joint(name).qposadr[0]) for name in names]
         self._dofs = [int(model.joint(name).dofadr[0]) for name in names]
-        self._low = np.array([model.joint(name).range[0] for name in names])
-        self._high = np.array([model.joint(name).range[1] for name in names])
+        known = [model.joint(name) for name in names]
+        limits = [joint.range if joint.limited[0] else (-np.pi, np.pi) for joint in known]
+        self._low, self._high = np.array(limits).T
         self._jacp = np.zeros((3, model.nv))
         self._jacr = np.zeros((3, model.nv))
 

@@ -16,12 +16,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs import make_env
 from lerobot.envs.configs import EnvConfig
-from lerobot.utils.constants import ACTION, OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
+from lerobot.utils.constants import ACTION, OBS_ENV_STATE, OBS_IMAGE, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.twin import Twin
-from gaploop.sim.roles import numbers_in, takes_targets
+from gaploop.sim.roles import numbers_in, picture_of, takes_targets
 from gaploop.sim.scene_file import load_scene
 from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
@@ -189,6 +189,11 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
             inner = inner.env
             if isinstance(inner, gym.wrappers.TimeLimit):
                 inner._max_episode_steps = self._max_episode_steps
+        if world.action_space.shape is None:
+            raise UnusableInputError(
+                f"{world.instruction} takes {world.action_space} as an action, not one vector. "
+                "Give it one in a gymnasium.Wrapper of yours (action_space: a Box)."
+            )
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
         if raw:
             self.draw(kept)
@@ -222,6 +227,11 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """Pass an action on; the attempt ends once success has held."""
         target = np.asarray(action, dtype=self.action_space.dtype)
+        if not np.isfinite(target).all():
+            raise UnusableInputError(
+                f"The policy sent {np.ravel(target).tolist()} at step {self._steps + 1}. Look at "
+                "its weights, its statistics and what it is shown."
+            )
         before, self._target = target if self._target is None else self._target, target
         if self._speed_scale == 1.0:
             return self._stepped(target)
@@ -262,14 +272,26 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         refuse to look at nothing but an arm.
         """
         keys = set(observation) if isinstance(observation, Mapping) else set()
-        if keys & {"pixels", "agent_pos"}:
-            return observation
+        if "agent_pos" in keys or (keys and keys <= {"pixels", *STATES}):
+            return _channels_last(observation)
         state = state_in(observation)
         pictures = pictures_in(observation)
         if not pictures and self.render_mode is not None:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
-        return {"agent_pos": state, **({"pixels": pictures} if pictures else {SCENE: state})}
+        if not pictures and not state.size:
+            raise UnusableInputError(
+                f"{self.world.instruction} shows neither vectors nor pictures (RGB, uint8), so "
+                "that a policy has nothing to go by. Show them by a gymnasium.Wrapper of yours."
+            )
+        shown: dict[str, Any] = {"agent_pos": state} if state.size else {}
+        return {**shown, **({"pixels": pictures} if pictures else {SCENE: state})}
+
+
+def _channels_last(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _channels_last(part) for key, part in value.items()}
+    return value if (picture := picture_of(value)) is None else picture
 
 
 def state_in(observation: Any) -> NDArray[np.float32]:
@@ -286,8 +308,8 @@ def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.ui
     if isinstance(observation, Mapping):
         found = [pictures_in(value, str(key)) for key, value in observation.items()]
         return {key: value for part in found for key, value in part.items()}
-    is_picture = isinstance(observation, np.ndarray) and observation.ndim == 3
-    return {name: observation} if is_picture and observation.dtype == np.uint8 else {}
+    picture = picture_of(observation)
+    return {} if picture is None else {name: picture}
 
 
 def _space(value: Any) -> gym.Space[Any]:
@@ -308,6 +330,8 @@ def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[s
             for camera, picture in space.items():
                 features[f"{key}/{camera}"] = PolicyFeature(FeatureType.VISUAL, picture.shape)
                 names[f"{key}/{camera}"] = f"{OBS_IMAGES}.{camera}"
+        elif key == "pixels":
+            features[key], names[key] = PolicyFeature(FeatureType.VISUAL, space.shape), OBS_IMAGE
         elif key in STATES:
             kind = FeatureType.ENV if key == SCENE else FeatureType.STATE
             features[key] = PolicyFeature(kind, space.shape)

@@ -27,6 +27,7 @@ MUCH_LARGER: Final = 2
 """A body with several moving parts is the hand, unless one part has this many times the joints."""
 LEAST_ARM: Final = 4
 """Two parts with as many joints as each other, at least so many, are two arms."""
+MOST_NAMED: Final = 12
 GRIPPER_WORDS: Final = ("grip", "jaw", "finger", "claw")
 
 
@@ -114,7 +115,7 @@ def find_roles(
             jaws = np.flatnonzero((parents == parents[own]) & np.isin(model.jnt_type, SCALAR))
             chain = [j for j in limbs[0][0] if j not in jaws]
             limbs = [(chain, list(map(int, jaws)), int(parents[own]))]
-    arm = tuple(said.get("arm", [j for limb in limbs for j in limb[0]]))
+    arm = tuple(said.get("arm", [j for limb in limbs for j in _without_base(model, limb[0])]))
     gripper = tuple(said.get("gripper", [j for limb in limbs for j in limb[1]]))
     if not arm:
         doubts["arm"] = "no driven chain of joints was found: name its joints"
@@ -135,9 +136,9 @@ def find_roles(
         driven = {model.actuator_trnid[a, 0] for a in motors_of(model, range(model.njnt))}
         moving = {int(b) for j, b in enumerate(model.jnt_bodyid) if j not in driven}
         moving = {b for b in moving if int(model.body_rootid[b]) not in bases}
-        such = ", such as " * bool(moving) + ", ".join(_name(model, b) for b in sorted(moving))
+        such = ", such as " * bool(moving) + _some([_name(model, b) for b in sorted(moving)])
         doubts["object"] = (
-            f"one of {', '.join(choices)}"
+            f"one of {_some(choices)}"
             if choices
             else f"nothing in it moves freely: name a body{such}"
         )
@@ -161,6 +162,12 @@ def find_roles(
         known = ()
     measured = said.get("measured", ())
     return Roles(arm, gripper, fingers, thing, table, table_geoms, tuple(known), measured, doubts)
+
+
+def _without_base(model: mujoco.MjModel, chain: list[int]) -> list[int]:
+    """Return an arm's joints from the first position servo on, where most have one: no wheels."""
+    driven = [j in servo_joints(model) for j in chain]
+    return chain[driven.index(True) :] if sum(driven) >= LEAST_ARM else chain
 
 
 def measures_cameras(file: Path | None) -> bool:
@@ -207,6 +214,11 @@ def _read(file: Path, model: mujoco.MjModel) -> dict[str, Any]:
         else:
             raise unknown_choice("role", str(role), KINDS, str(file))
     return found
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + f" and {more} more" * (more > 0)
 
 
 def _name(model: mujoco.MjModel, body: int) -> str:
@@ -341,8 +353,16 @@ STEPS: Final = 12
 MOVED_RAD: Final = 1e-3
 ALIKE_RAD: Final = 1e-5
 AFFINE: Final = int(mujoco.mjtBias.mjBIAS_AFFINE)
+FIXED: Final = int(mujoco.mjtGain.mjGAIN_FIXED)
+FOLLOWS: Final = (
+    int(mujoco.mjtDyn.mjDYN_NONE), int(mujoco.mjtDyn.mjDYN_FILTER),
+    int(mujoco.mjtDyn.mjDYN_FILTEREXACT),
+)  # fmt: skip
+"""An actuator of another kind isn't sent where: an `intvelocity` is sent how fast."""
 ZERO_KEYS: Final = ("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad")
 USUAL_HZ: Final = 30.0
+CHANNELS: Final = 3
+USUAL_NAMES: Final = ("model", "data", "mj_model", "mj_data")
 
 type Env = gym.Env[Any, Any]
 
@@ -449,6 +469,13 @@ def inside(env: Env, holders: tuple[type, ...] = ()) -> Iterator[Any]:
         layer = below
 
 
+def diverged(data: mujoco.MjData) -> bool:
+    """Say whether MuJoCo met NaN or huge numbers since the reset, and began anew by itself."""
+    kinds = mujoco.mjtWarning
+    bad = kinds.mjWARN_BADQPOS, kinds.mjWARN_BADQVEL, kinds.mjWARN_BADQACC
+    return any(data.warning[kind].number for kind in bad)
+
+
 def set_alike(there: Iterable[Any], here: Iterable[Any]) -> None:
     """Give objects inside an environment the numbers of those inside another one like it."""
     for to, of in zip(there, here, strict=False):
@@ -464,7 +491,10 @@ def set_alike(there: Iterable[Any], here: Iterable[Any]) -> None:
 def _parts(holder: Any) -> Iterable[Any]:
     if isinstance(holder, Mapping):
         return holder.values()
-    return holder if isinstance(holder, list | tuple) else getattr(holder, "__dict__", {}).values()
+    if isinstance(holder, list | tuple):
+        return holder
+    own = getattr(holder, "__dict__", {})  # of two states the one to plan with is called otherwise
+    return [own[name] for name in sorted(own, key=lambda name: name.strip("_") not in USUAL_NAMES)]
 
 
 def period_of(env: Env) -> float:
@@ -499,8 +529,17 @@ def _pictures_of(space: gym.Space[Any], name: str = "") -> Iterator[str]:
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.items():
             yield from _pictures_of(part, str(key))
-    elif isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    elif isinstance(space, gym.spaces.Box) and picture_of(space.low) is not None:
         yield name
+
+
+def picture_of(value: Any) -> NDArray[np.uint8] | None:
+    """Return an RGB picture (height, width, 3), a view of what also may have its channels first."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != 3:
+        return None
+    if value.shape[2] == CHANNELS:
+        return value
+    return value.transpose(1, 2, 0) if value.shape[0] == CHANNELS else None
 
 
 def takes_targets(env: Env, roles: Path | None = None) -> bool:
@@ -527,12 +566,17 @@ def takes_targets(env: Env, roles: Path | None = None) -> bool:
 def numbers_in(
     observation: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any]]]:
-    """Yield the vectors of an observation, each with the keys to it."""
+    """Yield the vectors of an observation, each with the keys to it; views, also of tensors."""
     if isinstance(observation, Mapping):
         for key, value in observation.items():
             yield from numbers_in(value, (*path, str(key)))
-    elif isinstance(observation, np.ndarray) and observation.ndim == 1:
-        yield path, observation
+    elif isinstance(observation, tuple):
+        for key, value in enumerate(observation):
+            yield from numbers_in(value, (*path, str(key)))
+    elif getattr(observation, "ndim", 0) in (1, 2) and hasattr(observation, "__array__"):
+        rows = np.atleast_2d(np.asarray(observation))
+        if len(rows) == 1:  # some show batches of one
+            yield path, rows[0]
 
 
 def _readings(env: Env, data: mujoco.MjData, addresses: NDArray[np.int64]) -> Iterator[Reading]:
@@ -597,6 +641,13 @@ def motors_of(model: mujoco.MjModel, joints: Sequence[int]) -> list[int]:
     ]
 
 
+def servo_joints(model: mujoco.MjModel) -> list[int]:
+    """Return the joints that position servos drive themselves."""
+    servos = position_servos(model)
+    moved = motors_of(model, range(model.njnt))
+    return sorted({int(model.actuator_trnid[a, 0]) for a in moved if a in servos})
+
+
 def position_servos(model: mujoco.MjModel) -> dict[int, tuple[float, float]]:
     """Return the actuators that hold a joint or tendon where they are told.
 
@@ -607,6 +658,8 @@ def position_servos(model: mujoco.MjModel) -> dict[int, tuple[float, float]]:
     for a in range(model.nu):
         gain, (offset, stiff) = float(model.actuator_gainprm[a, 0]), model.actuator_biasprm[a, :2]
         holds = int(model.actuator_biastype[a]) == AFFINE and stiff < 0.0 < gain
+        holds &= int(model.actuator_gaintype[a]) == FIXED
+        holds &= int(model.actuator_dyntype[a]) in FOLLOWS
         if holds and int(model.actuator_trntype[a]) in kinds:
             found[a] = -stiff * model.actuator_gear[a, 0] / gain, -offset / gain
     return found

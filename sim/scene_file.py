@@ -24,6 +24,7 @@ from gaploop.core.schema import (
     load_yaml,
     mapping,
     not_in_file,
+    number,
     pair,
     ranged,
     read_as,
@@ -147,6 +148,25 @@ def _reset(said: Any, where: str) -> tuple[PlacedBody, ...]:
     )
 
 
+def _gripper(said: Any, where: str) -> tuple[dict[str, Any], tuple[tuple[str, float, float], ...]]:
+    """Return a gripper by its first joint, and what goes with it: (name, closed, open) of each."""
+    given = mapping(said, where, "{joint: NAME, open: …, closed: …}")
+    check_keys(given, ("joint", "open", "closed"), where)
+    lists = {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+    count = len(lists.get("joint", ()))
+    if count < 2:
+        return given, ()
+    for key in ("closed", "open"):
+        if len(lists.get(key, ())) != count:
+            raise UnusableInputError(f"{where}: give open and closed of all {count} joints.")
+        lists[key] = [number(value, f"{where}, {key}", -FAR_M, FAR_M) for value in lists[key]]
+    if lists["closed"][0] == lists["open"][0]:
+        raise UnusableInputError(f"{where}: open and closed are the same.")
+    others = zip(lists["joint"], lists["closed"], lists["open"], strict=True)
+    first = {key: values[0] for key, values in lists.items()}
+    return first, tuple((str(name), low, high) for name, low, high in others)[1:]
+
+
 def _choices(said: Any, where: str) -> dict[str, list[str]]:
     found = mapping(said, where, "name: [this, that]")
     for name, values in found.items():
@@ -174,6 +194,7 @@ class Scene:
     Attributes:
         joints: of the arm with its gripper; () for all that position servos drive.
         gripper: {joint, open, closed [rad or m]}, or empty.
+        fingers: what else has a servo in it and goes along: joint, where closed, where open.
         home_deg: joint to where it starts [°, m].
         choices: what `$name` stands for in the three that follow, one drawn for each episode.
         instruction: the task in words; of several that mean the same, one is drawn.
@@ -192,6 +213,7 @@ class Scene:
     joints: tuple[str, ...] = read_with(_listed, ())
     gripper: Mapping[str, Any] = field(default_factory=dict)
     tool: Tool = read_with(_tool, Tool())
+    fingers: tuple[tuple[str, float, float], ...] = not_in_file(())
     home_deg: Mapping[str, float] = field(default_factory=dict)
     cameras: tuple[SceneCamera, ...] = read_with(_cameras, ())
     fps: float = ranged(25.0, 1.0, 500.0)
@@ -258,7 +280,8 @@ def load_scene(path: Path) -> Scene:
         check_keys(levels, (SEEN, *OTHER_WORDS), f"{where}, instruction", (SEEN,))
         wordings = {k: _words(v) for k, v in levels.items() if k != SEEN}
         said["instruction"] = levels[SEEN]
-    return replace(read_as(Scene, said, where), path=path, wordings=wordings)
+    said["gripper"], fingers = _gripper(said.get("gripper"), f"{where}, gripper")
+    return replace(read_as(Scene, said, where), path=path, wordings=wordings, fingers=fingers)
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +27,11 @@ from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.hand import PartnerMotion
 from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
-from gaploop.sim.roles import find_roles, position_servos
+from gaploop.sim.roles import diverged, find_roles, motors_of, position_servos
 from gaploop.sim.scene_file import PlacedBody, Scene, compile_scene, require_known
+
+HOME: Final = "home"
+"""The keyframe in which an arm starts whose file has no `home_deg`."""
 
 
 class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
@@ -47,6 +50,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         wording: level of the words that the task is told in, from the next reset on.
         state: what its success looks at.
         asked: the scene with the present episode's choices made.
+        undriven: actuators that are no position servos, which nothing moves.
         task_description: the instruction of the present episode.
         partner: the hand that gives or takes, where the file has one.
     """
@@ -65,12 +69,18 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         where = f"Scene {scene.path}"
         joints = self._take_servos(where)
         self.judged = {*_names_in(scene.success, "object")} or {*_names_in(scene.success)}
-        require_known("joint", scene.home_deg, self.joint_names, f"{where}, home_deg")
+        self._require_servos(scene.home_deg, self.joint_names, f"{where}, home_deg")
         home = [
             number(scene.home_deg.get(n, 0.0), f"{where}, home_deg, {n}", -720.0, 720.0)
             for n in self.joint_names
         ]
-        self.home = np.clip(np.array(home) * self._units, *self.limits.T)
+        self.home = np.array(home) * self._units
+        key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
+        if key >= 0 and not scene.home_deg:
+            sent = (model.key_ctrl[key][self._servos] - self._sent_at_0) / self._sent
+            self.home = np.where(self._is_joint, 0.0, sent)
+            self.home[self._is_joint] = model.key_qpos[key][self._qpos]
+        self.home = np.clip(self.home, *self.limits.T)
         bodies = [model.body(b).name for b in range(1, model.nbody)]
         require_known("body", [placed.body for placed in scene.reset], bodies, f"{where}, reset")
         cameras = [model.camera(c).name for c in range(model.ncam)]
@@ -101,7 +111,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
-        self._substeps = max(1, round(self.period_s / model.opt.timestep))
+        self._frames = 0
         self.task_description = self.asked.instruction[0]
         self.max_steps = round(scene.max_s * scene.fps)
         low, high = self.limits.T / self._units
@@ -123,9 +133,14 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             else:
                 name = model.joint(on).name
             drives[name] = a
-        kind = "joint with a position servo"
-        require_known(kind, scene.joints, drives, where)
-        self.joint_names = tuple(scene.joints or drives)
+        self.jaw = hand = str(scene.gripper.get("joint") or "")
+        pushes = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_ACTUATOR, hand)
+        if pushes >= 0 and hand not in drives and pushes not in servos:  # a cup, or a motor
+            drives[hand], pulled[hand], servos[pushes] = pushes, -1, (1.0, 0.0)
+        self._require_servos(scene.joints, drives, f"{where}, joints")
+        along = [name for name, _, _ in scene.fingers]
+        self._require_servos(along, set(drives) - set(pulled), f"{where}, gripper")
+        self.joint_names = tuple(scene.joints or (name for name in drives if name not in along))
         if not set(self.joint_names) - set(pulled):
             raise UnusableInputError(
                 f"{where}: no joint has a position servo"
@@ -133,15 +148,22 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
                 + f'. Write a <position joint="…" kp="…"/> into <actuator> of {scene.mjcf} '
                 "for each; it may name joints of the attached arm, also of a URDF."
             )
-        self.jaw = hand = str(scene.gripper.get("joint") or "")
-        require_known(kind, [hand] if hand else (), self.joint_names, f"{where}, gripper")
-        if hand in pulled:  # by a tendon of joints: any of them
+        self._require_servos([hand] if hand else (), self.joint_names, f"{where}, gripper")
+        if hand in pulled and pulled[hand] < 0:
+            moves = int(model.actuator_trntype[pushes]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+            self.jaw = model.joint(int(model.actuator_trnid[pushes, 0])).name if moves else ""
+        elif hand in pulled:  # by a tendon of joints: any of them
             first = int(model.tendon_adr[pulled[hand]])
             of_joint = int(model.wrap_type[first]) == int(mujoco.mjtWrap.mjWRAP_JOINT)
             self.jaw = model.joint(int(model.wrap_objid[first])).name if of_joint else ""
         self.grip = self.joint_names.index(hand) if hand else -1
         self._servos = np.array([drives[name] for name in self.joint_names])
         self._sent, self._sent_at_0 = np.array([servos[int(a)] for a in self._servos]).T
+        self._along = [
+            (drives[name], *servos[drives[name]], int(model.joint(name).qposadr[0]), closed, opened)
+            for name, closed, opened in scene.fingers
+        ]
+        self.undriven = [_actuator(model, a) for a in range(model.nu) if a not in servos]
         self._is_joint = np.array([name not in pulled for name in self.joint_names])
         self._tendons = np.array([pulled[n] for n in self.joint_names if n in pulled], dtype=int)
         joints = [model.joint(name) for name in self.joint_names if name not in pulled]
@@ -152,10 +174,28 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._units[self._is_joint] = np.where(hinge, np.pi / 180.0, 1.0)
         ends = ((model.actuator_ctrlrange[self._servos].T - self._sent_at_0) / self._sent).T
         ends[~model.actuator_ctrllimited[self._servos].astype(bool)] = -np.pi, np.pi
-        ends[self._is_joint] = [j.range if j.limited[0] else (-np.pi, np.pi) for j in joints]
+        ranges = zip(np.flatnonzero(self._is_joint), joints, strict=True)
+        for k, joint in ranges:
+            ends[k] = joint.range if joint.limited[0] else ends[k]
         self.limits = np.sort(ends)
         self.driven_joints = [name for name in self.joint_names if name not in pulled]
         return joints
+
+    def _require_servos(self, names: Collection[str], known: Collection[str], where: str) -> None:
+        """Refuse names that no position servo moves; UnusableInputError."""
+        model = self.model
+        joints = [model.joint(j).name for j in range(model.njnt)]
+        for name in {*names} & {*joints} - {*known}:
+            acts = motors_of(model, [joints.index(name)])
+            if not position_servos(model).keys() & {*acts}:
+                called = "".join(_actuator(model, a) for a in acts[:1])
+                raise UnusableInputError(
+                    f"{where}: {name} has no position servo; "
+                    + (f"{called}, which moves it, is another" if acts else "it has no actuator")
+                    + f'. Write a <position joint="{name}" kp="…"/> into <actuator> in its place, '
+                    f"or leave {name} out."
+                )
+        require_known("joint with a position servo", names, known, where)
 
     def _shown(self) -> gym.spaces.Dict:
         """Return the space of observations."""
@@ -182,8 +222,13 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             self.asked, self._holds = self._asked[number]
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)
+        self._frames = 0
         data.qpos[self._qpos] = self.home[self._is_joint]
+        for _, _, _, address, goal in self._going_along(self.home):
+            data.qpos[address] = goal
         self._send(self.home)
+        filters = model.actuator_actadr[self._servos]  # of goals: begin where the arm stands
+        data.act[filters[filters >= 0]] = data.ctrl[self._servos[filters >= 0]]
         if self.partner is not None:
             self.partner.reset(self.np_random, data)
         for placed in self.scene.reset:
@@ -213,18 +258,31 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     def step(self, action: NDArray[Any]) -> Any:
         """Send goals [°, m], shape (n_joints,), and let one frame pass."""
         self._send(np.clip(np.asarray(action, dtype=float) * self._units, *self.limits.T))
+        at = [round((self._frames + k) * self.period_s / self.model.opt.timestep) for k in (0, 1)]
+        self._frames += 1
         if self.partner is None:
-            mujoco.mj_step(self.model, self.data, nstep=self._substeps)
+            mujoco.mj_step(self.model, self.data, nstep=at[1] - at[0])
         else:
-            for _ in range(self._substeps):
+            for _ in range(at[1] - at[0]):
                 self.partner.step(self.data)
                 mujoco.mj_step(self.model, self.data)
             self.partner.notice(self.state)
-        won = self.success()
-        return self._seen(), float(won), False, False, {"is_success": won}
+        won = self.success() and not diverged(self.data)
+        return self._seen(), float(won), diverged(self.data), False, {"is_success": won}
 
     def _send(self, goal: NDArray[np.float64]) -> None:
         self.data.ctrl[self._servos] = goal * self._sent + self._sent_at_0
+        for actuator, per, at_0, _, finger in self._going_along(goal):
+            self.data.ctrl[actuator] = finger * per + at_0
+
+    def _going_along(
+        self, goal: NDArray[np.float64]
+    ) -> Iterator[tuple[int, float, float, int, float]]:
+        """Yield the gripper's other servos: actuator, what it is sent, address, goal [rad, m]."""
+        for actuator, per, at_0, address, closed, opened in self._along:
+            low, high = self.scene.gripper["closed"], self.scene.gripper["open"]
+            share = (goal[self.grip] - low) / (high - low)
+            yield actuator, per, at_0, address, closed + share * (opened - closed)
 
     def success(self) -> bool:
         """Judge the present state by the file's predicates."""
@@ -240,8 +298,12 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.state = replace(self.state, criterion=criterion)
 
     def angles(self) -> NDArray[np.float64]:
-        """Return the joints [rad, m], shape (n_joints,); of what a tendon pulls, its length."""
-        return self._both(self.data.qpos[self._qpos], self.data.ten_length)
+        """Return the joints [rad, m], shape (n_joints,).
+
+        Of what a tendon pulls its length, of another gripper what it is sent.
+        """
+        sent = self.data.ctrl[self._servos[self.grip]]
+        return self._both(self.data.qpos[self._qpos], np.append(self.data.ten_length, sent))
 
     @property
     def rest_action(self) -> NDArray[np.float32]:
@@ -250,7 +312,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     def velocities(self) -> NDArray[np.float64]:
         """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""
-        return self._both(self.data.qvel[self._dof], self.data.ten_velocity)
+        return self._both(self.data.qvel[self._dof], np.append(self.data.ten_velocity, 0.0))
 
     def _both(self, of_joints: Any, of_tendons: Any) -> NDArray[np.float64]:
         values = np.empty(len(self.joint_names))
@@ -303,6 +365,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         require_tool(self.model, self.scene.tool.site, where)
         joints = [n for n in self.driven_joints if n != self.scene.gripper.get("joint")]
         columns = [self.joint_names.index(name) for name in joints]
+        if not joints:
+            raise UnusableInputError(f"{where}: no position servos move its arm.")
         return ArmIk(self.model, joints, self.scene.tool.site), columns
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
@@ -334,6 +398,10 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         elif self.draws and (pictures := self.pictures()):
             seen["pixels"] = pictures
         return seen
+
+
+def _actuator(model: mujoco.MjModel, number: int) -> str:
+    return str(model.actuator(number).name) or f"actuator {number}"
 
 
 def require_tool(model: mujoco.MjModel, site: str, where: str) -> None:

@@ -47,20 +47,34 @@ from gaploop.sim.gaps.mechanism import (
 from gaploop.sim.gaps.world_model import NoModel, WorldModel
 from gaploop.sim.randomise import PRESETS, FrameLooks, background, draw, over, per_frame
 from gaploop.sim.roles import (
+    CHANNELS,
     ZERO_KEYS,
     Survey,
+    diverged,
     edited_models,
     find_model,
     measures_cameras,
     numbers_in,
     period_of,
+    picture_of,
     survey,
 )
 from gaploop.sim.textures import Library
 
 logger = logging.getLogger(__name__)
 
-SUCCESS_KEYS: Final = ("is_success", "success", "succeed")
+SUCCESS_KEYS: Final = (
+    "is_success", "success", "succeed", "task_success", "task_completed", "goal_achieved", "solved",
+)  # fmt: skip
+OLDER: Final = {
+    "argument 'seed'": " Give it gymnasium's reset(self, *, seed=None, options=None).",
+    "argument 'options'": " Give it gymnasium's reset(self, *, seed=None, options=None).",
+    "values to unpack (expected 2": " Have its reset return (observation, info).",
+    "values to unpack (expected 5": (
+        " Have its step return (observation, reward, terminated, truncated, info)."
+    ),
+}
+"""What an environment raises that keeps to an older interface, and what to do."""
 OBSERVERS: Final = ("_get_obs", "_compute_observation")
 """Methods by which environments look at their state again."""
 ONLY_HERE: Final = ("background", "placement", "grid_cell")
@@ -194,10 +208,11 @@ def _broke_off(where: str, error: Exception, sent: str = "") -> GaploopError:
     """Return what a user is told where an environment raised something in a method."""
     if isinstance(error, GaploopError):
         return error
+    fix = next((fix for said, fix in OLDER.items() if said in str(error)), "")
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if last.filename == __file__ else f", {Path(last.filename).name}:{last.lineno}"
     said = f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
-    return UnusableInputError(f"The environment broke off in {where} ({said}).{sent}")
+    return UnusableInputError(f"The environment broke off in {where} ({said}).{sent}{fix}")
 
 
 class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
@@ -218,7 +233,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     _photo: Path | None = None
-    _redraws = False
+    _redraws = _warned = False
     _looks: FrameLooks | None = None
 
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL, known: Survey | None = None) -> None:
@@ -565,6 +580,12 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
                     mujoco.set_mjcb_control(None)
             self._t_s += self.period_s
             observation = self._seen(observation)
+        if not self._warned and self.data is not None and diverged(self.data):
+            self._warned = True
+            logger.warning(
+                "MuJoCo met NaN or huge numbers in %s and began anew in the midst of an attempt: "
+                "such attempts tell nothing. Give the model a smaller timestep.", self.instruction,
+            )  # fmt: skip
         said = [info[key] for key in SUCCESS_KEYS if key in info]
         self._won = bool(said and said[0])
         return observation, reward, terminated, truncated, info
@@ -623,12 +644,13 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def _pictured(self, value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
             return {key: self._pictured(v, str(key)) for key, v in value.items()}
-        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
-            assert self._on is not None
-            if self._redraws:
-                value = self._redrawn(name, value)
-            return self._on.images.picture(value, self._noise, self._t_s)
-        return value
+        if (picture := picture_of(value)) is None:
+            return value
+        assert self._on is not None
+        if self._redraws:
+            picture = self._redrawn(name, picture)
+        shown = self._on.images.picture(picture, self._noise, self._t_s)
+        return shown if value.shape[-1] == CHANNELS else shown.transpose(2, 0, 1)
 
     def render(self) -> Any:
         """Return the environment's picture, RGB, shape (height, width, 3), or None of none."""

@@ -77,7 +77,7 @@ class Silent(Even):
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         *said, info = super().step(action)
-        return *said, {"solved": info["is_success"]}  # type: ignore[return-value]
+        return *said, {"well_done": info["is_success"]}  # type: ignore[return-value]
 
 
 class Breaks(Even):
@@ -213,7 +213,7 @@ def test_an_environment_that_never_tells_of_success_is_said_to_be_silent(
     evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), 2)
     assert "info" not in caplog.text
     evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_even/Silent-v0"), 2)
-    assert caplog.text.count("No step's info (its keys: solved) said is_success") == 1
+    assert caplog.text.count("No step's info (its keys: well_done) said is_success") == 1
 
 
 def test_a_script_that_does_not_exist_is_told_in_one_line() -> None:

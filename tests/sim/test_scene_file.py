@@ -208,7 +208,7 @@ def test_a_station_may_judge_more_strictly(scene: Path) -> None:
         ("  ball: {x_m", "  bal: {x_m", "Did you mean 'ball'"),
         ("to: goal, within_m: 0.08", "to: gaol, within_m: 0.08", "Did you mean 'goal'"),
         ("{lifted: ball}", "{raised: ball}", "Unknown predicate 'raised'"),
-        ("home_deg: {x: 0.1", "home_deg: {xx: 0.1", "Unknown joint 'xx'"),
+        ("home_deg: {x: 0.1", "home_deg: {xx: 0.1", "servo 'xx' .*Did you mean 'x'"),
         ("fps: 25", "fsp: 25", "Did you mean 'fps'"),
         ("fps: 25", "gripper: {joint: jaw}", "position servo 'jaw' .*gripper. One of: x, y, z"),
         ("to the goal", "to $goal", r"instruction: .* isn't under choices"),
@@ -287,6 +287,108 @@ def test_a_gripper_that_a_tendon_pulls_is_told_its_length_and_a_motor_of_speeds_
     )
     with pytest.raises(UnusableInputError, match="no joint has a position servo; its 3 actuators"):
         SceneWorld(load_scene(scene))
+
+
+@pytest.mark.parametrize(
+    ("actuator", "gripper", "lowest", "highest"),
+    [
+        ('<motor name="grip" joint="l" ctrlrange="-2 2"/>', "grip, open: 1, closed: -1", 0.0, 0.04),
+        ('<adhesion name="grip" body="hand" ctrlrange="0 1"/>', "grip, open: 0, closed: 1", 0, 0),
+        ('<position joint="l" kp="50"/><position joint="r" kp="50"/>',
+         "[l, r], open: [0.03, 0.02], closed: [0, 0.005]", 0.005, 0.02),
+    ],
+)  # fmt: skip
+def test_a_gripper_is_whatever_opens_and_closes(
+    scene: Path, actuator: str, gripper: str, lowest: float, highest: float
+) -> None:
+    """Of two fingers with servos one stayed; a cup or a motor was never sent anything, unsaid."""
+    bench = BENCH.replace('<site name="tip" quat="0 1 0 0"/>', FINGERS)
+    bench = bench.replace('range="0 .04"/>', 'range="0 .04" damping="2"/>')
+    bench = bench.replace('<geom size=".01"/>', '<geom size=".01" contype="0" mass=".1"/>')
+    finger = "r" if "[" in gripper else "l"
+    (scene.parent / "bench.xml").write_text(bench.replace("</actuator>", actuator + "</actuator>"))
+    world = SceneWorld(
+        load_scene(said(scene, "fps: 25", f"gripper: {{joint: {gripper}}}\nfps: 50"))
+    )
+    assert world.joint_names[:3] == ("x", "y", "z")
+    assert len(world.joint_names) == 4
+    Demonstrator(world)
+    assert world.undriven == []
+    for asked, place_m in (("open", highest), ("closed", lowest)):
+        world.reset(seed=0)
+        sent = world.scene.gripper[asked]
+        for _ in range(60):
+            seen, *_ = world.step(np.array([0.1, 0.0, 0.05, sent]))
+        assert world.data.joint(finger).qpos[0] == pytest.approx(place_m, abs=2e-3)
+        assert seen["agent_pos"][3] == pytest.approx(sent, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_servo"),
+    [("position kp='200' timeconst='.2'", True), ("intvelocity kp='200' actrange='-1 1'", False),
+     ("velocity kv='20'", False), ("motor gear='20'", False)],
+)  # fmt: skip
+def test_only_what_goes_where_it_is_sent_is_a_servo(scene: Path, kind: str, is_servo: bool) -> None:
+    """Speeds were taken for places; arms with filters began with a leap to zero."""
+    other = BENCH.replace('position joint="x" kp="200"', f'{kind} name="pull" joint="x"')
+    (scene.parent / "bench.xml").write_text(other)
+    if not is_servo:
+        with pytest.raises(UnusableInputError, match="home_deg: x has no position servo; pull, wh"):
+            SceneWorld(load_scene(scene))
+        world = SceneWorld(load_scene(said(scene, "x: 0.1, z: 0.05", "z: 0.05")))
+        assert world.undriven == ["pull"]
+        assert world.joint_names == ("y", "z")
+        return
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=0)
+    for _ in range(10):
+        seen, *_ = world.step(world.rest_action)
+        assert seen["agent_pos"][0] == pytest.approx(0.1, abs=5e-3)
+
+
+def test_joints_without_an_end_are_led(scene: Path) -> None:
+    """A joint that turns round and round, as four of a Kinova's, ended its demonstrator."""
+    bench = BENCH.replace('range="-0.4 0.4" limited="true" damp', "damp")
+    (scene.parent / "bench.xml").write_text(bench)
+    test_the_demonstrator_follows_its_waypoints_to_success(scene)
+    sent = bench.replace('joint="y" kp="200"', 'joint="y" kp="200" ctrlrange="-7 7"')
+    (scene.parent / "bench.xml").write_text(sent)
+    assert list(SceneWorld(load_scene(scene)).limits[1]) == [-7.0, 7.0]
+
+
+@pytest.mark.parametrize("fps", [1, 30, 60, 400])
+def test_frames_take_the_time_that_they_say(scene: Path, fps: int) -> None:
+    """At 30 fps and 4 ms a step a second had 0.96 s."""
+    world = SceneWorld(load_scene(said(scene, "fps: 25", f"fps: {fps}")))
+    for _ in range(2):
+        world.reset(seed=0)
+        for _ in range(2 * fps):
+            world.step(world.rest_action)
+        assert world.data.time == pytest.approx(2.0, abs=0.0021)
+
+
+def test_an_arm_starts_in_its_home_keyframe_where_the_file_says_nothing(scene: Path) -> None:
+    """Models of MuJoCo's Menagerie have one; their arms started stretched out."""
+    key = '<keyframe><key name="home" qpos="0 0 1 1 0 0 0 .2 .3 -.1"/></keyframe></mujoco>'
+    (scene.parent / "bench.xml").write_text(BENCH.replace("</mujoco>", key))
+    for new, at_m in (("", [0.2, 0.3, -0.1]), ("home_deg: {x: 0.4}", [0.4, 0.0, 0.0])):
+        world = SceneWorld(load_scene(said(scene, "home_deg: {x: 0.1, z: 0.05}", new)))
+        np.testing.assert_allclose(world.home, at_m, atol=1e-9)
+
+
+def test_a_simulation_that_falls_apart_is_no_attempt_that_goes_on(
+    scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MuJoCo began anew in the midst of attempts; `doctor` named a joint that moved 10 000 %."""
+    stiff = BENCH.replace('joint="y" kp="200"', 'joint="y" kp="2e9"')
+    (scene.parent / "bench.xml").write_text(stiff)
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=0)
+    ends = [world.step(np.array([0.1, 0.3, 0.05]))[2] for _ in range(10)]
+    assert ends[-1]
+    monkeypatch.setattr(doctor, "RESETS", 1)
+    said_of = {r.found for r in doctor.check_world(scene, "", {}, None, None) if r.subject == "y"}
+    assert said_of == {doctor.DIVERGED}
 
 
 def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_named(
@@ -441,6 +543,18 @@ def test_doctor_says_what_blocks_a_joint(scene: Path) -> None:
     fixes = {result.subject: result.fix for result in found}
     assert 'write <exclude body1="hand" body2="wall"/> into <contact> of' in fixes["y"]
     assert not fixes["z"]
+
+
+def test_doctor_says_that_servos_chatter_by_their_damping(scene: Path) -> None:
+    """Light joints with kv moved by 15 % of what they were sent: "raise kp", it said."""
+    kv = 'joint="z" kp="4000" kv="500" forcerange="-50 50"'
+    light = BENCH.replace('joint="z" kp="200"', kv)
+    (scene.parent / "bench.xml").write_text(light)
+    fixes = {r.subject: r.fix for r in doctor._joints(SceneWorld(load_scene(scene)))}
+    assert fixes["z"].startswith("z chatter by their kv")
+    steady = light.replace("timestep=", 'integrator="implicitfast" timestep=')
+    (scene.parent / "bench.xml").write_text(steady)
+    assert not any(r.fix for r in doctor._joints(SceneWorld(load_scene(scene))))
 
 
 @pytest.mark.parametrize("at", ["arm/urdf/arm.urdf", "arm.urdf", "clone/urdf/arm.urdf"])

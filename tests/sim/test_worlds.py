@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.twin import Randomisation, Range
 from gaploop.sim.gaps import MECHANISMS, MODULES
+from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.randomise import preset
 from gaploop.sim.roles import find_model, find_roles, survey
 from gaploop.sim.world import GymWorld, World, WorldSpec, shows_scenes_in_turn
@@ -224,6 +225,93 @@ def test_a_model_is_found_however_deep_it_lies() -> None:
     assert not GymWorld(Hidden).parameters()["actuator_response.latency"]
 
 
+class Planned(Bench):
+    """Keeps a second state, to plan with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        state = self.__dict__.pop("data")
+        self.planned, self.data = mujoco.MjData(self.model), state
+
+
+def _as_tensors(seen: Any) -> Any:
+    import torch
+
+    return torch.as_tensor(seen["state"][None], dtype=torch.float64)
+
+
+def _channels_first(seen: Any) -> Any:
+    return {**seen, "pixels": seen["pixels"].transpose(2, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (Bench, lambda seen: (seen["state"][:2], seen["state"][2:])),
+        (Bench, _as_tensors),
+        (Bench, _channels_first),
+        (Planned, lambda seen: seen),
+    ],
+)
+def test_what_others_show_is_read_however_they_show_it(kind: type[Bench], shown: Any) -> None:
+    """Tuples and batches of one were datasets without a state; a plan's state was the arm's."""
+
+    class Shown(gym.ObservationWrapper[Any, Any, Any]):
+        def observation(self, observation: Any) -> Any:
+            return shown(observation)
+
+    def make() -> Any:
+        return Shown(kind())
+
+    known = survey(make())
+    assert known is not None
+    assert {r.joint for r in known.readings} == {0, 1}
+    drift = {"sensor_noise.encoder_drift": 0.8, "visual_domain.exposure": 1.0}
+    plain, gapped = (GymAttempts(GymWorld(make, WorldSpec(gaps=g)), 20) for g in ({}, drift))
+    seen, other = (attempts.reset(seed=0)[0] for attempts in (plain, gapped))
+    if isinstance(seen["pixels"], dict):
+        seen, other = ({**s, "pixels": next(iter(s["pixels"].values()))} for s in (seen, other))
+    assert seen["agent_pos"].shape == (7,)
+    assert seen["pixels"].shape == (6, 8, 3)
+    for name in ("agent_pos", "pixels"):
+        assert seen[name].shape == other[name].shape
+        assert not np.array_equal(seen[name], other[name])
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [([np.nan] * 4, "The policy sent .*nan.* at step 1"), (None, "The policy sent .*nan")],
+)
+def test_what_is_no_action_is_refused(action: Any, words: str) -> None:
+    """A policy of NaN was one that ran out of time, and MuJoCo's steps were blamed."""
+    attempts = GymAttempts(GymWorld(Bench), 20, raw=True)
+    attempts.reset(seed=0)
+    with pytest.raises(UnusableInputError, match=words):
+        attempts.step(action)
+
+
+def test_actions_and_observations_that_are_no_vectors_are_refused() -> None:
+    class Parts(Bench):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gym.spaces.Dict({"arm": self.action_space})  # type: ignore[assignment]
+
+    with pytest.raises(UnusableInputError, match="not one vector"):
+        GymAttempts(GymWorld(Parts), 20, raw=True)
+
+    class Blind(Bench):
+        render_mode = None
+
+        def _get_obs(self) -> Any:
+            return {"scene": np.zeros((2, 3)), "step": 3}
+
+        def render(self) -> Any:
+            return None
+
+    with pytest.raises(UnusableInputError, match="neither vectors nor pictures"):
+        GymAttempts(GymWorld(Blind), 20)
+
+
 def test_a_wrapped_environment_is_a_world() -> None:
     world = GymWorld(Bench)
     assert isinstance(world, World)
@@ -252,6 +340,24 @@ def test_roles_are_found_without_a_file() -> None:
         "table": "bench",
         "cameras": "side",
     }
+
+
+@pytest.mark.parametrize("wheels", ["velocity kv='9'", "motor", "position kp='9'"])
+def test_a_base_on_wheels_is_no_part_of_the_arm_that_it_carries(wheels: str) -> None:
+    """Its turning counted as the arm's first joint: "no position servos drive its arm"."""
+    names = [f"j{k}" for k in range(4)]
+    links = "".join(
+        f'<body><joint name="{n}" axis="0 {k % 2} {1 - k % 2}"/><geom size=".02" pos="0 0 .1"/>'
+        for k, n in enumerate(names)
+    )
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body><joint name="yaw" axis="0 0 1"/><geom size=".1"/>'
+        f"{links}{'</body>' * 5}</worldbody><actuator><{wheels} joint='yaw'/>"
+        + "".join(f'<position joint="{n}" kp="9"/>' for n in names)
+        + "</actuator></mujoco>"
+    )
+    arm = find_roles(model, mujoco.MjData(model)).words(model)["arm"]
+    assert arm == ", ".join(names if "kv" in wheels or wheels == "motor" else ["yaw", *names])
 
 
 @pytest.mark.parametrize("apart", [True, False])
