@@ -19,6 +19,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
+from gaploop.core.grippers import gripper_columns, gripper_of, is_grip
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.failure_analysis.cameras.camera_questions import (
@@ -40,6 +41,7 @@ from gaploop.failure_analysis.cameras.known_camera import (
 )
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
+    PLACES,
     STANDING,
     WIDTH,
     CameraSamples,
@@ -47,6 +49,7 @@ from gaploop.failure_analysis.views.camera_samples import (
     lasting_edges,
     sample,
 )
+from gaploop.failure_analysis.views.phases import CLOSED_SHARE
 
 ERROR_RATE: Final = 0.02
 """Of an unaltered episode, how often any question about one of its cameras may be answered by
@@ -419,13 +422,12 @@ def check_takes(
         # Poses of other joints, or such as weren't read, can't be set against each other.
         before, now = ([_without_joints(t) for t in takes] for takes in (before, now))
     samples = [
-        {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        for take in before
+        _looked(take, rows) for take, rows in zip(before, _until_closed(before), strict=True)
     ]
     check = CameraCheck([held for held in samples if held])
     takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take in now:
-        seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
+    for take, rows in zip(now, _until_closed(now), strict=True):
+        seen = _looked(take, rows)
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:
             key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
@@ -438,6 +440,35 @@ def check_takes(
         name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
         {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
     )  # fmt: skip
+
+
+def _looked(take: Take, rows: int) -> dict[str, CameraSamples]:
+    found = {camera: sample(take, camera, rows_until=rows) for camera in take.cameras}
+    return {camera: held for camera, held in found.items() if held is not None}
+
+
+def _until_closed(takes: Sequence[Take]) -> list[int]:
+    """Return how many rows of each take go by until a gripper first closes; all where none does.
+
+    What pictures show from then on follows from how it went: an object that stays where it was, or
+    isn't between the jaws, was a cover and another white balance.
+    """
+    rows = [len(take.frames) for take in takes]
+    sent, read = ([getattr(t.frames, name) for t in takes] for name in ("sent", "state"))
+    names = takes[0].info.joint_names if takes else ()
+    if not names or {values.shape[1:] for values in (*sent, *read)} != {(len(names),)}:
+        return rows
+    for k in gripper_columns(names, sent, takes[0].info.fps):
+        told, answered = ([v[:, k] for v in values] for values in (sent, read))
+        grip = gripper_of(k, told, answered, takes[0].info.fps, named=is_grip(names[k]))
+        if grip is None:
+            continue
+        for n, commands in enumerate(told):
+            shut = grip.opened(commands, read=False) < CLOSED_SHARE
+            closes = np.flatnonzero(shut[1:] & ~shut[:-1])
+            if len(closes) and closes[0] >= PLACES:
+                rows[n] = min(rows[n], int(closes[0]) + 1)
+    return rows
 
 
 def _without_joints(take: Take) -> Take:
