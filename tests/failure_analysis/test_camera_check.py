@@ -239,6 +239,25 @@ def test_what_follows_from_how_it_went_is_no_change_of_a_camera() -> None:
     assert not report.found
 
 
+@pytest.mark.parametrize("turn_deg", [0.0, 10.0, 30.0])
+def test_a_camera_that_was_knocked_far_isnt_called_unchanged(turn_deg: float) -> None:
+    """One knocked by 10° in all three angles: "nothing has changed", since nothing fitted."""
+
+    def knocked(picture: Image) -> Image:
+        flat = cv2.getRotationMatrix2D((96.0, 72.0), turn_deg, 1.0 + turn_deg / 60)
+        tilt = np.vstack([flat, [turn_deg / 2e4, turn_deg / 1e4, 1.0]])
+        tilt[0, 2] -= 2.5 * turn_deg
+        shown = cv2.warpPerspective(picture, tilt, (192, 144), borderMode=cv2.BORDER_REFLECT)
+        return np.asarray(shown, dtype=np.uint8)
+
+    good = [attempt(k, wrist=False) for k in range(8)]
+    report = check_takes(good, [attempt(20 + k, knocked, wrist=False) for k in range(4)], "these")
+    assert report is not None
+    said = " ".join(report.lines())
+    assert ("nothing has changed" in said) == (not turn_deg)
+    assert ("has moved" in said or "doesn't lie on" in said) == bool(turn_deg)
+
+
 def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:
     assert check.cameras["top"].kind is Kind.FIXED
     assert check.cameras["wrist"].kind is Kind.WRIST
