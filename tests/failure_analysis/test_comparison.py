@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from failure_analysis_makers import commands, repeated, scene_picture, successes, take
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -105,11 +106,11 @@ def test_a_joint_that_is_pushed_has_no_offset_and_jaws_stop_at_what_they_hold() 
         assert figures(slice(0), 0.0, hold_rad).values["travel:gripper"] == percent
 
 
-def changed(made: Take, **added: np.ndarray) -> TakeFigures:
-    """Return the figures of a take with this added to columns of its telemetry."""
+def changed(made: Take, **added: FloatArray) -> TakeFigures:
+    """Return the figures of a take with other columns of its telemetry."""
     columns = {**made.telemetry.columns}
-    for name, rows_added in added.items():
-        columns[f"follower.{name.replace('__', '.')}"] = rows_added
+    for name, column in added.items():
+        columns[f"follower.{name.replace('__', '.')}"] = column
     return figures_of(replace(made, telemetry=Telemetry(made.telemetry.t_s, columns)))
 
 
