@@ -50,7 +50,7 @@ class Gripper:
     Attributes:
         sent_closed, sent_open: commands, in the dataset's units.
         read_closed, read_open: readings; NaN where these come in units that nothing explains.
-        settles_s: from the command to close to jaws at rest [s], in three quarters of the closings.
+        settles_s: from the command to close to jaws at rest [s], in three quarters of closings.
     """
 
     column: int
@@ -232,8 +232,12 @@ def _rests_at(
 def _settles_s(
     sent: Sequence[FloatArray], read: Sequence[FloatArray], closed: float, within: float, fps: float
 ) -> float:
-    """Return how long a gripper takes from its command to where it stays for the closing [s]."""
-    found, reads = list[float](), _levels(np.concatenate(read))
+    """Return how long a gripper takes from its command to where it first comes to rest [s].
+
+    What slips out later lets the jaws go on: that is no part of it.
+    """
+    found, (low, high) = list[float](), _levels(np.concatenate(read))
+    far, rest = LEVEL * (high - low), max(2, round(REST_S * fps))
     for commands, readings in zip(sent, read, strict=True):
         there = np.r_[False, np.abs(commands - closed) <= within, False]
         edges = np.flatnonzero(np.diff(there.astype(np.int8)))
@@ -241,8 +245,8 @@ def _settles_s(
             if start == 0 or (stop - start) / fps < LONG_S:
                 continue
             part = readings[start:stop]
-            rest = float(np.median(part[len(part) // 2 :]))
-            away = np.flatnonzero(np.abs(part - rest) > LEVEL * (reads[1] - reads[0]))
-            away = away[away < len(part) // 2]
-            found.append(float(away[-1] + 1) / fps if len(away) else 0.0)
+            goes = np.ptp(np.lib.stride_tricks.sliding_window_view(part, rest), axis=1)
+            left = np.abs(part[: len(goes)] - readings[start - 1]) > far
+            stands = np.flatnonzero(left & (goes <= far))
+            found.append(float(stands[0]) / fps if len(stands) else 0.0)
     return float(np.percentile(found, 75)) if found else 0.0

@@ -29,6 +29,9 @@ from gaploop.failure_analysis.views.view import MOVING_RAD_S, ArmMotion, TakeVie
 D, M = GapDimension, FailureMode
 PICTURES: Final = (0, 10, 20, 40)
 """Pictures looked at, by their number in the episode."""
+STEADY_S: Final = 0.5
+"""Over which commands and readings are averaged before they are asked how far they go: more than a
+swing of a joint that shakes."""
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
 FEWEST_RESTS: Final = 5
@@ -216,6 +219,8 @@ def figures_of(
     for mode in sorted(call.seen.keys() - {M.TIMEOUT, M.MISPLACEMENT}):
         values[f"mode:{mode}"] = 100.0
     grasp = _joints(motion, values, at_s) if motion is not None else None
+    if grasp is not None and grasp.held:  # what closed on nothing later, or before, isn't why
+        values.pop(f"mode:{M.MISSED_GRASP}", None)
     carried = (
         carry_deg(motion, grasp)
         if motion is not None and grasp is not None and grasp.released
@@ -262,10 +267,14 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     """
     read, sent = np.degrees(motion.position_rad), motion.sent_rad
     off = np.degrees(motion.residual_rad)
+    # No arm goes as far as it is told where commands shake.
+    rows = min(max(1, round(STEADY_S * motion.rate_hz)), len(read))
+    steady = np.lib.stride_tricks.sliding_window_view
+    went_deg, told_rad = (np.ptp(steady(x, rows, 0).mean(axis=-1), axis=0) for x in (read, sent))
     for k, joint in enumerate(motion.joints):
-        told = float(np.ptp(sent[:, k]))
+        told = float(told_rad[k])
         if told > TRAVELS_RAD:
-            went = float(np.ptp(read[:, k])) / math.degrees(told)
+            went = float(went_deg[k]) / math.degrees(told)
             # Jaws stop at what they hold, however wide it is: only such as hardly move are stuck.
             held_up = k not in motion.arm_joints and went >= STUCK
             values[f"travel:{joint}"] = 100.0 * (1.0 if held_up else went)

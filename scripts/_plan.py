@@ -10,6 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically
 from gaploop.core.plan import Plan, save_plan
@@ -126,10 +127,13 @@ def _folder(config: PlanConfig) -> Path:
 
 
 def _ask(config: PlanConfig, station: Station, task: str) -> PlanRequest:
-    takes = list[SeenTake]()
+    takes, of_cell = list[SeenTake](), False
+    cells = [{name.removesuffix(".pos") for name in arm.joint_names} for arm in CELL_ARMS.values()]
     with options.progress("Reading episodes") as advance:
         for take in (take for folder in config.takes for take in load_takes(folder)):
             takes.append(SeenTake(take.info, take.outcome, take.duration_s))
+            joints = {name.removesuffix(".pos") for name in take.info.joint_names}
+            of_cell |= joints in cells
             advance()
     about = PlanContext(
         _folder(config),
@@ -140,6 +144,7 @@ def _ask(config: PlanConfig, station: Station, task: str) -> PlanRequest:
         config.record_with,
         tuple(config.takes),
         ledger=read_ledger(_ledger(config)),
+        other_arm=bool(takes) and not of_cell,
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return PlanRequest(

@@ -19,6 +19,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
+from gaploop.core.grippers import gripper_columns, gripper_of, is_grip
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.failure_analysis.cameras.camera_questions import (
@@ -40,6 +41,7 @@ from gaploop.failure_analysis.cameras.known_camera import (
 )
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
+    PLACES,
     STANDING,
     WIDTH,
     CameraSamples,
@@ -47,6 +49,7 @@ from gaploop.failure_analysis.views.camera_samples import (
     lasting_edges,
     sample,
 )
+from gaploop.failure_analysis.views.phases import CLOSED_SHARE
 
 ERROR_RATE: Final = 0.02
 """Of an unaltered episode, how often any question about one of its cameras may be answered by
@@ -56,6 +59,10 @@ OFTEN: Final = 0.05
 episodes say than that explains."""
 MOST: Final = 40
 """Takes that are looked at, of a reference and of those judged, evenly spread."""
+UNLIKE: Final = "what it is laid on looks different, too"
+"""Why it can't be told whether a camera has moved: by much, or before another place."""
+HINTS: Final = 0.5
+"""Of what chance reaches, the part from which on a change is hinted at."""
 HARDEST: Final = 0.1
 """Share of a picture's places at which a cover that is denied would not have shown."""
 COVER_STOPS: Final = 1.0
@@ -177,7 +184,8 @@ def _answer(
         value, unit = numbers.get(key, np.nan), camera.units.get(key)
         if unit is None or not np.isfinite(value):
             unknown = unknown or (
-                "too little stands still in its pictures" if asked in ("moved", "crop")
+                (UNLIKE if unit else "too little stands still in its pictures")
+                if asked in ("moved", "crop")
                 else "it varies too much between the episodes to compare with"
             )  # fmt: skip
             continue
@@ -192,8 +200,7 @@ def _answer(
     match = camera.units.get("match")
     laid = asked in ("moved", "crop") and match is not None and ratio > 1.0
     if laid and match and numbers["match"] < match.middle - 3.0 * match.spread:
-        why = "what it is laid on looks different, too"
-        return CameraAnswer(camera.name, asked, YesNo.UNKNOWN, key, away, reach, why=why)
+        return CameraAnswer(camera.name, asked, YesNo.UNKNOWN, key, away, reach, why=UNLIKE)
     one_sided = key in ("cover", "flicker", "bands")
     if ratio > 1.0 and (away > 0 or not one_sided):
         return CameraAnswer(camera.name, asked, YesNo.YES, key, away, reach)
@@ -376,6 +383,15 @@ class CameraReport:
         for (camera, question), yes in self.found.items():
             n = len(self.answers(camera, question))
             lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} episodes")
+        for camera, kind in self.kinds.items():
+            moved = self.answers(camera, "moved")
+            told = kind is not Kind.FIXED or any(name == camera for name, _ in self.found)
+            n = 0 if told else sum(a.why == UNLIKE for a in moved)
+            if 2 * n > len(moved):
+                lines.append(
+                    f"  camera {camera} doesn't lie on its usual pictures: turned or put elsewhere "
+                    f"by much, or the place has changed, in {n} of {len(moved)} episodes"
+                )
         if len(lines) == 1:
             lines.append("  nothing has changed beyond how these vary by themselves")
         for camera, kind in self.kinds.items():
@@ -418,26 +434,91 @@ def check_takes(
     if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*before, *now)):
         # Poses of other joints, or such as weren't read, can't be set against each other.
         before, now = ([_without_joints(t) for t in takes] for takes in (before, now))
-    samples = [
-        {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        for take in before
-    ]
-    check = CameraCheck([held for held in samples if held])
-    takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take in now:
-        seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
-        takes[take.info.uid] = tuple(check.judge(seen))
-        for answer in takes[take.info.uid]:
-            key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
-            if answer.answer is YesNo.YES and size > shown.get(key, (-math.inf,))[0]:
-                usual = check.cameras[answer.camera]
-                shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
+    check, seen = _known(before), [_looked(take) for take in now]
+    takes, shown = _judged(check, now, seen)
     if not any(takes.values()):
         return None
-    return CameraReport(
-        name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
-        {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
-    )  # fmt: skip
+    kinds = {name: camera.kind for name, camera in check.cameras.items()}
+    report = CameraReport(name, check.takes, kinds, takes, shown)
+    if any(_may_follow(kinds, *key) for key in report.found):
+        until = [_until_closed(takes) for takes in (before, now)]
+        if [*until[0], *until[1]] != [len(take.frames) for take in (*before, *now)]:
+            seen = [_looked(take, rows) for take, rows in zip(now, until[1], strict=True)]
+            earlier, _ = _judged(_known(before, until[0]), now, seen)
+            sure = {uid: _shown_before(kinds, takes[uid], earlier[uid]) for uid in takes}
+            report = replace(report, takes=sure)
+    return report
+
+
+def _known(takes: Sequence[Take], until: Sequence[int] | None = None) -> CameraCheck:
+    looked = [_looked(take, until[n] if until else None) for n, take in enumerate(takes)]
+    return CameraCheck([held for held in looked if held])
+
+
+def _judged(
+    check: CameraCheck, takes: Sequence[Take], looked: Sequence[Mapping[str, CameraSamples]]
+) -> tuple[dict[str, tuple[CameraAnswer, ...]], dict[tuple[str, str], tuple[str, Image]]]:
+    """Return each take's answers, and what shows a yes best with the take it is in."""
+    answers, best = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
+    for take, seen in zip(takes, looked, strict=True):
+        answers[take.info.uid] = tuple(check.judge(seen))
+        for answer in answers[take.info.uid]:
+            key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
+            if answer.answer is YesNo.YES and size > best.get(key, (-math.inf,))[0]:
+                usual = check.cameras[answer.camera]
+                best[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
+    return answers, {key: (uid, picture) for key, (_, uid, picture) in best.items()}
+
+
+def _may_follow(kinds: Mapping[str, Kind], camera: str, question: str) -> bool:
+    """Say whether what an arm takes, or leaves, may bring a yes."""
+    stays = kinds.get(camera) is Kind.FIXED and question in ("moved", "crop")
+    return question in QUESTIONS and not stays
+
+
+def _shown_before(
+    kinds: Mapping[str, Kind], whole: Sequence[CameraAnswer], before: Sequence[CameraAnswer]
+) -> tuple[CameraAnswer, ...]:
+    """Return answers without a yes that nothing speaks for before the gripper closes.
+
+    What pictures show from then on follows from how it went: an object that nobody took was a cover
+    where it lay, and to a camera whose jaws held none the white balance was another.
+    """
+    early, answers = {(a.camera, a.question): a for a in before}, list[CameraAnswer]()
+    for a in whole:
+        b = early.get((a.camera, a.question))
+        if a.answer is YesNo.YES and _may_follow(kinds, a.camera, a.question):
+            side = math.copysign(1.0, a.value)
+            if b is None or not side * b.value > HINTS * b.reach:
+                why = "it doesn't show before the gripper closes: the outcome may be what does"
+                a = replace(a, answer=YesNo.UNKNOWN, why=why)
+        answers.append(a)
+    return tuple(answers)
+
+
+def _looked(take: Take, rows: int | None = None) -> dict[str, CameraSamples]:
+    found = {camera: sample(take, camera, rows_until=rows) for camera in take.cameras}
+    return {camera: held for camera, held in found.items() if held is not None}
+
+
+def _until_closed(takes: Sequence[Take]) -> list[int]:
+    """Return how many rows of each take go by until a gripper first closes; all where none does."""
+    rows = [len(take.frames) for take in takes]
+    sent, read = ([getattr(t.frames, name) for t in takes] for name in ("sent", "state"))
+    names = takes[0].info.joint_names if takes else ()
+    if not names or {values.shape[1:] for values in (*sent, *read)} != {(len(names),)}:
+        return rows
+    for k in gripper_columns(names, sent, takes[0].info.fps):
+        told, answered = ([v[:, k] for v in values] for values in (sent, read))
+        grip = gripper_of(k, told, answered, takes[0].info.fps, named=is_grip(names[k]))
+        if grip is None:
+            continue
+        for n, commands in enumerate(told):
+            shut = grip.opened(commands, read=False) < CLOSED_SHARE
+            closes = np.flatnonzero(shut[1:] & ~shut[:-1])
+            if len(closes) and closes[0] >= PLACES:
+                rows[n] = min(rows[n], int(closes[0]) + 1)
+    return rows
 
 
 def _without_joints(take: Take) -> Take:

@@ -232,8 +232,9 @@ class KnownCamera:
         elif move is not None and count:
             # A move that lays cells worse than where they lie is an arm's, which stands elsewhere.
             moved = _best(np.stack([_laid(even, move) for even in look.evens]), base, mask)
-            if np.nanmedian(moved) < np.nanmedian(best):
-                move = Similarity(1.0, np.zeros(2), 1.0, 0.0)
+            lay = float(np.nanmedian(best))
+            if np.nanmedian(moved) < lay:  # where neither does, nothing is known
+                move = Similarity(1.0 if lay >= ALIKE else lay, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]

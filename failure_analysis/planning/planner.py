@@ -474,7 +474,7 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
         if hidden and not unclear and not (quotas and reproduced):
             if reproduced:
                 return _look_first(summary["station"])
-            return f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. " + (
+            return f"Not decided: nothing here rules out {', '.join(map(words, hidden))}. " + (
                 ASK_POLICY if _is_elsewhere(summary) else MEASURE
             )
         if summary.get("takes") and not summary.get("diagnosed", 1):
@@ -589,12 +589,16 @@ def _notes(
             "Episodes can be recorded in the twin where it is known who shows the task there: "
             "--record_with='--policy.path=my_script:act'."
         )
-    elif (no_twin or any(item.takes for item in items)) and not (
+    elif ((no_twin and not ask.about.other_arm) or any(item.takes for item in items)) and not (
         ask.about.record_with or ask.about.world
     ):
+        what, without = "measuring and collecting", ""
+        if ask.about.other_arm:
+            what = "collecting"
+        elif not ask.about.takes:
+            without = "; without an arm, --takes=DIR of what was diagnosed"
         notes.append(
-            "To have measuring and collecting as commands, say how episodes are recorded here: "
-            "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "
-            "--takes=DIR of what was diagnosed."
+            f"To have {what} as commands, say how episodes are recorded here: "
+            f"--record_with='--robot.type=… --robot.port=… --teleop.type=…'{without}."
         )
     return tuple(notes)

@@ -352,6 +352,7 @@ class PlanContext:
         record_with: options by which takes are recorded at the station, as they are typed.
         tried: what came of remedies in the twin, by `trial_name`.
         ledger: what came of plans at the station.
+        other_arm: `takes` are of an arm that the cell hasn't got: no twin comes of them.
     """
 
     folder: Path = Path("plan")
@@ -363,6 +364,7 @@ class PlanContext:
     takes: tuple[Path, ...] = ()
     tried: Mapping[str, RemedyTrial] = field(default_factory=dict)
     ledger: tuple[LedgerEntry, ...] = ()
+    other_arm: bool = False
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -539,6 +541,8 @@ def trial_name(remedy: str, dimension: GapDimension) -> str:
 def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     """Return the commands, as typed, that measure the station and reproduce a folder's failures."""
     lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
+    if twin is None and about.other_arm:
+        return ()
     if twin is None:
         arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
         if arm:

@@ -67,9 +67,11 @@ class CameraSamples:
     steps: FloatArray
 
 
-def sample(take: Take, camera: str, alter: Alter | None = None) -> CameraSamples | None:
-    """Look at one camera of a take; None where it has no pictures."""
-    n = len(take.frames)
+def sample(
+    take: Take, camera: str, alter: Alter | None = None, rows_until: int | None = None
+) -> CameraSamples | None:
+    """Look at one camera of a take, as far as row `rows_until`; None where it has no pictures."""
+    n = len(take.frames) if rows_until is None else rows_until
     if n < 2 or camera not in take.cameras:
         return None
     rows = np.unique(np.linspace(0, n - 2, PLACES).astype(int))

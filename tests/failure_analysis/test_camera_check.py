@@ -205,6 +205,59 @@ def test_whatever_is_found_has_its_picture() -> None:
     assert found.shown.keys() == set(found.found)
 
 
+def test_what_follows_from_how_it_went_is_no_change_of_a_camera() -> None:
+    """A block that nobody took "covered" 3 % of the picture, and to a camera on a wrist that held
+    none the white balance was another: where a grasp failed, it shows in pictures, too."""
+    rows, shut = np.arange(N), 18
+
+    def handled(seed: int, taken: bool) -> Take:
+        x, y = np.random.default_rng(seed).integers((10, 75), (160, 115))
+
+        def top() -> Iterator[Image]:
+            for k, picture in enumerate(seen(seed, False, None)):
+                shown = picture.copy()
+                if k <= shut or not taken:
+                    shown[y : y + 26, x : x + 26] = (210, 40, 30)
+                yield shown
+
+        def wrist() -> Iterator[Image]:
+            for k, picture in enumerate(seen(seed, True, None)):
+                shown = picture.copy()
+                if k > shut and taken:
+                    shown[60:, 40:150] = (210, 40, 30)
+                yield shown
+
+        made = attempt(seed)
+        state = made.frames.state.copy()
+        state[:, 5] = np.where(rows > shut, 0.0, 100.0)
+        frames = replace(made.frames, state=state, action=state, sent=state)
+        return replace(made, frames=frames, cameras={"top": top, "wrist": wrist})
+
+    good = [handled(seed, True) for seed in range(12)]
+    report = check_takes(good, [handled(20 + k, False) for k in range(8)], "these")
+    assert report is not None
+    assert not report.found
+
+
+@pytest.mark.parametrize("turn_deg", [0.0, 10.0, 30.0])
+def test_a_camera_that_was_knocked_far_isnt_called_unchanged(turn_deg: float) -> None:
+    """One knocked by 10° in all three angles: "nothing has changed", since nothing fitted."""
+
+    def knocked(picture: Image) -> Image:
+        flat = cv2.getRotationMatrix2D((96.0, 72.0), turn_deg, 1.0 + turn_deg / 60)
+        tilt = np.vstack([flat, [turn_deg / 2e4, turn_deg / 1e4, 1.0]])
+        tilt[0, 2] -= 2.5 * turn_deg
+        shown = cv2.warpPerspective(picture, tilt, (192, 144), borderMode=cv2.BORDER_REFLECT)
+        return np.asarray(shown, dtype=np.uint8)
+
+    good = [attempt(k, wrist=False) for k in range(8)]
+    report = check_takes(good, [attempt(20 + k, knocked, wrist=False) for k in range(4)], "these")
+    assert report is not None
+    said = " ".join(report.lines())
+    assert ("nothing has changed" in said) == (not turn_deg)
+    assert ("has moved" in said or "doesn't lie on" in said) == bool(turn_deg)
+
+
 def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:
     assert check.cameras["top"].kind is Kind.FIXED
     assert check.cameras["wrist"].kind is Kind.WRIST

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from failure_analysis_makers import commands, repeated, scene_picture, successes, take
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -103,6 +104,40 @@ def test_a_joint_that_is_pushed_has_no_offset_and_jaws_stop_at_what_they_hold() 
     assert abs(lately.values["offset:elbow_flex"]) < 0.5
     for hold_rad, percent in ((0.5, 100.0), (0.84, pytest.approx(1.0, abs=5.0))):
         assert figures(slice(0), 0.0, hold_rad).values["travel:gripper"] == percent
+
+
+def changed(made: Take, **added: FloatArray) -> TakeFigures:
+    """Return the figures of a take with other columns of its telemetry."""
+    columns = {**made.telemetry.columns}
+    for name, column in added.items():
+        columns[f"follower.{name.replace('__', '.')}"] = column
+    return figures_of(replace(made, telemetry=Telemetry(made.telemetry.t_s, columns)))
+
+
+@pytest.mark.parametrize("shakes_rad", [0.0, 0.09, 0.2])
+def test_commands_that_shake_are_no_joint_that_doesnt_go_as_far_as_told(shakes_rad: float) -> None:
+    """A policy that shook at 2.6 Hz: "elbow moves by 90 % of what it is told", a weak drive."""
+    made = take(hold_rad=0.5, seed=3)
+    swing = shakes_rad * np.sin(2 * np.pi * 2.6 * made.telemetry.t_s)
+    of = {w: made.telemetry.columns[f"follower.elbow_flex.{w}_rad"] for w in ("sent", "position")}
+    still = changed(made).values["travel:elbow_flex"]
+    shaken = changed(
+        made, elbow_flex__sent_rad=of["sent"] + swing,
+        elbow_flex__position_rad=of["position"] + 0.4 * swing,
+    )  # fmt: skip
+    assert shaken.values["travel:elbow_flex"] == pytest.approx(still, abs=5.0)
+
+
+def test_who_let_go_early_and_then_closed_on_nothing_missed_no_grasp() -> None:
+    """8 of 8 that opened on their way, and closed again over the target, were missed grasps."""
+    made = take(hold_rad=0.5, seed=3)
+    sent, read = (made.telemetry.columns[f"follower.gripper.{w}_rad"].copy()
+                  for w in ("sent", "position"))  # fmt: skip
+    again = made.telemetry.t_s > 0.9 * made.telemetry.t_s[-1]
+    read[again], sent[again] = sent.min(), sent.min()
+    figures = changed(made, gripper__sent_rad=sent, gripper__position_rad=read)
+    assert figures.values["closings"] == 2
+    assert "mode:missed_grasp" not in figures.values
 
 
 def mixed(bad: Sequence[Take]) -> Diagnosis:

@@ -391,6 +391,18 @@ def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, ask
     assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")
 
 
+@pytest.mark.parametrize("other_arm", [False, True])
+def test_no_twin_is_measured_of_an_arm_that_the_cell_hasnt_got(other_arm: bool) -> None:
+    """Of a Panda's rollouts the plan printed gaploop identify, which refuses their joints."""
+    about = PlanContext(Path("plan"), takes=(Path("rollouts"),), other_arm=other_arm)
+    plan = plan_for(
+        replace(diagnosed({}), source="rollouts"),
+        PlanRequest(Budget(takes=40), prior(), about=about),
+    )
+    assert bool(plan.measure) != other_arm
+    assert ("measuring" in " ".join(plan.notes)) != other_arm
+
+
 @pytest.mark.parametrize(("share", "says"), [(0.76, "Clear the cell"), (0.3, "Watch")])
 def test_who_measured_the_station_already_isnt_told_to_measure_it(share: float, says: str) -> None:
     """Things on the table at 76 %, as its twin told: "Measure first: gaploop identify"."""
