@@ -684,9 +684,13 @@ class ArmTests(RowTests):
                 if held:
                     gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
                 quiet = np.abs(np.diff(y, prepend=y[:1])) * self.fps < STALLED_PCT_S
+                rows = max(1, round(0.3 * self.fps))  # over so many, noise of readings is none
+                mean = np.convolve(np.pad(y, rows // 2, "edge"), np.ones(rows) / rows, "same")
+                mean = mean[rows // 2 : rows // 2 + len(y)]
+                holds = np.abs(np.diff(mean, prepend=mean[:1])) * self.fps < STALLED_PCT_S
                 stops[e.index] = [  # short of a command to close further, loosely as that may be
                     float(np.median(y[a:b]) - end)
-                    for a, b in stretches(quiet & (y - u > CLOSED / 2)) if b - a >= 0.3 * self.fps
+                    for a, b in stretches(holds & (y - u > CLOSED / 2)) if b - a >= rows
                 ]  # fmt: skip
                 for a, b in stretches(quiet & (u - y > STALLED_PCT)):
                     if b - a >= STALL_S * self.fps:

@@ -693,6 +693,19 @@ def test_a_loose_grasp_is_none_on_nothing(told: float) -> None:
         assert [(f.kind, f.episodes) for f in found] == [("empty_grasp", empty)] * bool(empty)
 
 
+def test_what_is_held_for_a_second_and_lost_was_no_grasp_of_nothing() -> None:
+    """However noisy the readings: single ones differed by more than jaws at rest may move."""
+    made, noise, episodes = grips(empty=(6,)), np.random.default_rng(0), list[Episode]()
+    for e in made.episodes:
+        reading = e.reading.copy()
+        reading[:, 5] += noise.normal(0.0, 0.3, len(reading))
+        if e.index in (2, 3):
+            reading[110:150, 5] -= 30.0
+        episodes.append(replace(e, reading=reading))
+    found = report(replace(made, episodes=tuple(episodes))).findings
+    assert [f.episodes for f in found if f.kind == "empty_grasp"] == [(6,)]
+
+
 def test_a_gripper_that_is_told_to_open_and_does_not() -> None:
     [found] = report(grips(stalled=(2, 6))).findings
     assert (found.kind, found.episodes) == ("stalled_gripper", (2, 6))
