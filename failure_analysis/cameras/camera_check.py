@@ -434,20 +434,20 @@ def check_takes(
     if len(joints) > 1 or not all(np.isfinite(t.frames.state).all() for t in (*before, *now)):
         # Poses of other joints, or such as weren't read, can't be set against each other.
         before, now = ([_without_joints(t) for t in takes] for takes in (before, now))
-    check, seen = _known(before), [_looked(take) for take in now]
-    takes, shown = _judged(check, now, seen)
+    check, seen = _known(before), {take.info.uid: _looked(take) for take in now}
+    kinds = {name: camera.kind for name, camera in check.cameras.items()}
+    takes = {uid: tuple(check.judge(looks)) for uid, looks in seen.items()}
     if not any(takes.values()):
         return None
-    kinds = {name: camera.kind for name, camera in check.cameras.items()}
-    report = CameraReport(name, check.takes, kinds, takes, shown)
-    if any(_may_follow(kinds, *key) for key in report.found):
-        until = [_until_closed(takes) for takes in (before, now)]
+    yes = {(a.camera, a.question) for told in takes.values() for a in told if a.answer is YesNo.YES}
+    if any(_may_follow(kinds, *key) for key in yes):
+        until = [_until_closed(some) for some in (before, now)]
         if [*until[0], *until[1]] != [len(take.frames) for take in (*before, *now)]:
-            seen = [_looked(take, rows) for take, rows in zip(now, until[1], strict=True)]
-            earlier, _ = _judged(_known(before, until[0]), now, seen)
-            sure = {uid: _shown_before(kinds, takes[uid], earlier[uid]) for uid in takes}
-            report = replace(report, takes=sure)
-    return report
+            early = _known(before, until[0])
+            for take, rows in zip(now, until[1], strict=True):
+                told = early.judge(_looked(take, rows))
+                takes[take.info.uid] = _shown_before(kinds, takes[take.info.uid], told)
+    return CameraReport(name, check.takes, kinds, takes, _examples(check, seen, takes))
 
 
 def _known(takes: Sequence[Take], until: Sequence[int] | None = None) -> CameraCheck:
@@ -455,19 +455,19 @@ def _known(takes: Sequence[Take], until: Sequence[int] | None = None) -> CameraC
     return CameraCheck([held for held in looked if held])
 
 
-def _judged(
-    check: CameraCheck, takes: Sequence[Take], looked: Sequence[Mapping[str, CameraSamples]]
-) -> tuple[dict[str, tuple[CameraAnswer, ...]], dict[tuple[str, str], tuple[str, Image]]]:
-    """Return each take's answers, and what shows a yes best with the take it is in."""
-    answers, best = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
-    for take, seen in zip(takes, looked, strict=True):
-        answers[take.info.uid] = tuple(check.judge(seen))
-        for answer in answers[take.info.uid]:
-            key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
-            if answer.answer is YesNo.YES and size > best.get(key, (-math.inf,))[0]:
-                usual = check.cameras[answer.camera]
-                best[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
-    return answers, {key: (uid, picture) for key, (_, uid, picture) in best.items()}
+def _examples(
+    check: CameraCheck,
+    seen: Mapping[str, Mapping[str, CameraSamples]],
+    takes: Mapping[str, Sequence[CameraAnswer]],
+) -> dict[tuple[str, str], tuple[str, Image]]:
+    """Return what shows each yes best, with the take that it is in."""
+    best = dict[tuple[str, str], Any]()
+    for uid, answer in ((uid, a) for uid, told in takes.items() for a in told):
+        key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
+        if answer.answer is YesNo.YES and size > best.get(key, (-math.inf,))[0]:
+            usual = check.cameras[answer.camera]
+            best[key] = size, uid, overlay(usual, seen[uid][answer.camera], answer)
+    return {key: (uid, picture) for key, (_, uid, picture) in best.items()}
 
 
 def _may_follow(kinds: Mapping[str, Kind], camera: str, question: str) -> bool:
