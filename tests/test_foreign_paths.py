@@ -88,6 +88,8 @@ core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / station.robot_model | user
 datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
+datasets/absolute/examine.py:_trained_in | folder / output | reads
+datasets/absolute/examine.py:training_set | _trained_in(config, given) / root | reads
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours
 collect/intervention.py:OnStall.frame | self._still / self._stall | ours
