@@ -266,7 +266,6 @@ finetune/gate/attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=Tru
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
-finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_twin | folder / digest[:16] | ours
