@@ -32,6 +32,8 @@ class Wavers:
 
 
 class Arm:
+    joint_names = ("a",)
+
     def from_units(self, units: FloatArray) -> FloatArray:
         return units
 
