@@ -359,6 +359,7 @@ class SafetyFilter:
         The workspace box is heeded by the lowering itself, as long as it goes to the park pose.
         """
         guards, self.guards = self.guards, ()
+        self._share = 1.0  # whoever drove slowly: a goal that runs ahead would let the arm fall
         sent, _ = self._towards(q_rad.tolist(), 1.0)
         self.guards = guards
         return SafeCommand(np.array(q_rad), sent, self._trip)

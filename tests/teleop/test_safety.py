@@ -218,6 +218,16 @@ def test_a_reason_is_given_exactly_when_the_command_was_changed(asked: list[list
         assert bool(reasons) == (not np.allclose(sent, q, rtol=0, atol=1e-9))
 
 
+def test_an_arm_that_a_slow_policy_drove_is_lowered_as_fast_as_any() -> None:
+    """Its goals would run ahead of what is sent, and torque would go before the arm is down."""
+    safety = fresh()
+    safety.filter(LeaderSample(0.0, np.zeros(3), speed_share=0.01), state(), 0.0)
+    step = 0.2 * PERIOD_S  # about what a lowering asks for, of 0.03 that the policy had
+    for turn in range(1, 20):
+        goal = turn * step * np.array([1.0, -1.0, 0.0])
+        np.testing.assert_allclose(safety.lower(goal).sent_rad, goal)
+
+
 def test_a_reachable_target_is_reached_and_never_overshot() -> None:
     safety, target = fresh(), np.array([0.7, -1.9, 0.0])
     for turn in range(200):
