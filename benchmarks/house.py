@@ -76,8 +76,9 @@ CAPABILITIES: Final[Mapping[str, tuple[str, str]]] = {
         "damaged datasets fail in the middle of a training, and are recorded again",
     ),
     "simulations of one's own": (
-        "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/scene_world.py sim/roles.py "
-        "sim/predicates.py finetune/lerobot_gym.py finetune/world_twin.py finetune/doctor.py",
+        "sim/world.py sim/lerobot_worlds.py sim/scene_file.py sim/scene_world.py "
+        "sim/scene_servos.py sim/demonstrators.py sim/roles.py sim/predicates.py "
+        "finetune/lerobot_gym.py finetune/world_twin.py finetune/doctor.py",
         "everything in simulation works on the embedded cell alone",
     ),
     "gate and canary": (

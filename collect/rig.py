@@ -42,11 +42,12 @@ from gaploop.core.vocabulary import INSTRUCTION, SEEN, Domain, Outcome
 from gaploop.sim.catalogue import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
 from gaploop.sim.conditions import LOOKS
+from gaploop.sim.demonstrators import Demonstrator
 from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.randomise import named
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.views import OVERHEAD
 from gaploop.sim.world import GymWorld, WorldSpec

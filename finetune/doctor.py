@@ -38,20 +38,14 @@ from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.lerobot_gym import DEMONSTRATOR, evaluate_gym
 from gaploop.finetune.lerobot_latency import check_timing
 from gaploop.sim.catalogue import arm_of
+from gaploop.sim.demonstrators import AT_IT_M, SPEED_M_S, Demonstrator, place_of, things_of
 from gaploop.sim.gaps.world_model import NoModel
 from gaploop.sim.kinematics import fold_square
 from gaploop.sim.lerobot_worlds import CAMERA, GymEnvConfig, SceneEnvConfig, pictures_in
 from gaploop.sim.predicates import parse
 from gaploop.sim.roles import diverged, find_roles, motors_of, servo_joints
 from gaploop.sim.scene_file import OUT
-from gaploop.sim.scene_world import (
-    AT_IT_M,
-    SPEED_M_S,
-    Demonstrator,
-    SceneWorld,
-    place_of,
-    things_of,
-)
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.checks import CheckResult, Level
@@ -317,7 +311,7 @@ def check_world(
 
 def _joints(world: SceneWorld) -> Iterator[CheckResult]:
     """Move each joint a little."""
-    shaken = ", ".join(name for name in world.driven_joints if _chatters(world, name))
+    shaken = ", ".join(name for name in world.servos.driven if _chatters(world, name))
     for k, name in enumerate(world.joint_names):
         low, high = world.limits[k]
         step = min(np.radians(MOVE_DEG), 0.2 * (high - low))
@@ -341,19 +335,20 @@ def _joints(world: SceneWorld) -> Iterator[CheckResult]:
         is_hinge = world.joints_of(np.ones(len(world.home)))[k] != 1.0
         in_deg = is_hinge and name != world.scene.gripper.get("joint")  # as the file has them
         unit = "°" if in_deg else "rad" if is_hinge else "m"
-        unit = unit if name in world.driven_joints else "of its tendon's length"
+        unit = unit if name in world.servos.driven else "of its tendon's length"
         low, high = np.degrees(world.limits[k]) if in_deg else world.limits[k]
         said = f"moves {share:.0%} of what it is sent; it goes from {low:.3g} to {high:.3g} {unit}"
         yield _result("joints", said, fix, name)
-    if world.undriven:
-        said = f"stays at 0: scenes drive position servos alone: {', '.join(world.undriven)}"
+    if world.servos.others:
+        said = f"stays at 0: scenes drive position servos alone: {', '.join(world.servos.others)}"
         fix = 'Write <position joint="…" kp="…"/> in place of each that is to move.'
         yield CheckResult("joints", Level.WARN, said, fix, subject="actuators")
-    gripper = find_roles(world.model, world.data, jaw=world.jaw).gripper if world.jaw else ()
-    others = {world.model.joint(j).name for j in gripper} & {*world.joint_names} - {world.jaw}
+    jaw = world.servos.jaw
+    gripper = find_roles(world.model, world.data, jaw=jaw).gripper if jaw else ()
+    others = {world.model.joint(j).name for j in gripper} & {*world.joint_names} - {jaw}
     if others:
         said = f"has servos that the gripper doesn't move: {', '.join(sorted(others))}"
-        both = ", ".join([world.jaw, *sorted(others)])
+        both = ", ".join([jaw, *sorted(others)])
         fix = f"Write gripper: {{joint: [{both}], open: […], closed: […]}}, a number for each."
         yield CheckResult("joints", Level.WARN, said, fix, subject="hand")
 
@@ -370,7 +365,7 @@ def _chatters(world: SceneWorld, joint: str) -> bool:
 def _at(world: SceneWorld, k: int) -> str:
     """Say what touches what a joint moves; "" where nothing does."""
     model, data = world.model, world.data
-    if (name := world.joint_names[k]) not in world.driven_joints:
+    if (name := world.joint_names[k]) not in world.servos.driven:
         return ""
     moved = {int(model.jnt_bodyid[model.joint(name).id])}
     for body, above in enumerate(model.body_parentid):  # parents come first
@@ -450,7 +445,7 @@ def _between(world: SceneWorld, seed: int) -> str:
     model, data, points = world.model, world.data, world.asked.demonstrator
     close = next((k for k, point in enumerate(points) if point.get("gripper") == "closed"), -1)
     number = next((k for k in range(close, -1, -1) if "to" in points[k]), -1)
-    opens = "open" in world.scene.gripper and world.jaw
+    opens = "open" in world.scene.gripper and world.servos.jaw
     name = points[number]["to"] if number >= 0 and opens else ""
     thing, arm = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name), world.state.arm
     first = int(model.body_jntadr[thing])
@@ -467,7 +462,7 @@ def _between(world: SceneWorld, seed: int) -> str:
     for asked in ("open", "closed"):  # jaws on linkages are where they settle
         world.reset(seed=seed)
         goal = world.home.copy()
-        goal[world.grip] = world.scene.gripper[asked]
+        goal[world.servos.gripper] = world.scene.gripper[asked]
         for _ in range(math.ceil(CLOSE_S / world.period_s)):
             world.step(world.action_of(goal))
         hands.append(data.qpos.copy())
@@ -560,7 +555,7 @@ def _jaws_met(world: SceneWorld) -> bool:
     closed, opened = world.scene.gripper["closed"], world.scene.gripper.get("open")
     if opened in (None, closed):
         return False
-    return bool((world.angles()[world.grip] - opened) / (closed - opened) > 0.97)
+    return bool((world.angles()[world.servos.gripper] - opened) / (closed - opened) > 0.97)
 
 
 def _beside(world: SceneWorld, bodies: Sequence[str], off_m: float) -> str:

@@ -44,10 +44,11 @@ from gaploop.finetune.lerobot_formats import REFERENCE, format_named
 from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.demonstrators import Demonstration, Demonstrator, Replayed, show
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import STATES, GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstration, Demonstrator, Replayed, SceneWorld, show
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec, shows_scenes_in_turn
 

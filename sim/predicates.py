@@ -4,7 +4,7 @@ success: {all: [{near: {object: cube, to: disc, within_m: 0.02}}, {released: cub
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Final
@@ -283,3 +283,15 @@ def _names(field: str, model: mujoco.MjModel) -> tuple[str, list[str]]:
     return {"site": ("site", sites), "to": ("body or site", bodies + sites)}.get(
         field, ("body", bodies)
     )
+
+
+def names_in(said: Any, role: str = "") -> Iterator[str]:
+    """Yield what a criterion names, or names in this role alone, such as `object`."""
+    if isinstance(said, Mapping):
+        for key, part in said.items():
+            yield from names_in(part, "" if key == role else role)
+    elif isinstance(said, list):
+        for part in said:
+            yield from names_in(part, role)
+    elif isinstance(said, str) and not role:
+        yield said

@@ -14,9 +14,10 @@ import sklearn.datasets
 from gaploop.core.messages import Image
 from gaploop.sim.cell import SimCell
 from gaploop.sim.conditions import FIDELITIES
+from gaploop.sim.demonstrators import Demonstrator
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.textures import PATTERNS, procedural
 from gaploop.sim.world import GymWorld, WorldSpec
 

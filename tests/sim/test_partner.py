@@ -10,8 +10,9 @@ import pytest
 
 from gaploop.collect.rig import world_rig
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.demonstrators import Demonstrator
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import Demonstrator, SceneWorld
+from gaploop.sim.scene_world import SceneWorld
 
 SCENES = Path(__file__).parents[2] / "examples" / "hand_over"
 

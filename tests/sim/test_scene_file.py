@@ -11,20 +11,13 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune import doctor
+from gaploop.sim.demonstrators import Demonstration, Demonstrator, Part, Replayed, place_of, show
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymAttempts
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.roles import find_roles, survey
 from gaploop.sim.scene_file import load_scene
-from gaploop.sim.scene_world import (
-    Demonstration,
-    Demonstrator,
-    Part,
-    Replayed,
-    SceneWorld,
-    place_of,
-    show,
-)
+from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import GymWorld, WorldSpec
 
 BENCH = """
@@ -231,7 +224,7 @@ def test_the_gripper_is_the_one_that_the_file_names(scene: Path) -> None:
     file = said(scene, line, "success: {held: ball}\ngripper: {joint: z, open: 0.1, closed: 0}")
     world = SceneWorld(load_scene(file))
     assert world.state.hands == [{world.model.body("hand").id, world.model.body("arm").id}]
-    assert "gripper" not in find_roles(world.model, world.data, jaw=world.jaw).doubts
+    assert "gripper" not in find_roles(world.model, world.data, jaw=world.servos.jaw).doubts
 
 
 @pytest.mark.parametrize(
@@ -275,7 +268,7 @@ def test_a_gripper_that_a_tendon_pulls_is_told_its_length_and_a_motor_of_speeds_
     world = SceneWorld(load_scene(file))
     assert world.joint_names == ("x", "y", "z", "grip")
     np.testing.assert_allclose(world.limits[3], [0.0, 0.04], atol=1e-6)
-    assert not find_roles(world.model, world.data, jaw=world.jaw).doubts.keys() & {"gripper"}
+    assert not find_roles(world.model, world.data, jaw=world.servos.jaw).doubts.keys() & {"gripper"}
     Demonstrator(world)
     world.reset(seed=0)
     for _ in range(25):
@@ -313,7 +306,7 @@ def test_a_gripper_is_whatever_opens_and_closes(
     assert world.joint_names[:3] == ("x", "y", "z")
     assert len(world.joint_names) == 4
     Demonstrator(world)
-    assert world.undriven == []
+    assert world.servos.others == []
     for asked, place_m in (("open", highest), ("closed", lowest)):
         world.reset(seed=0)
         sent = world.scene.gripper[asked]
@@ -336,7 +329,7 @@ def test_only_what_goes_where_it_is_sent_is_a_servo(scene: Path, kind: str, is_s
         with pytest.raises(UnusableInputError, match="home_deg: x has no position servo; pull, wh"):
             SceneWorld(load_scene(scene))
         world = SceneWorld(load_scene(said(scene, "x: 0.1, z: 0.05", "z: 0.05")))
-        assert world.undriven == ["pull"]
+        assert world.servos.others == ["pull"]
         assert world.joint_names == ("y", "z")
         return
     world = SceneWorld(load_scene(scene))
