@@ -217,7 +217,7 @@ class ArmDevices(SessionDevices):
                 names = rig.follower.joint_names
                 self.statistics = LoopStatistics(names, self.rates.period_s, self.filter.limits)
             self.arm, self.hand, self.gone = rig, leader, lost_after_trip(leader)
-            self.window = leader if hasattr(leader, "pump") else None
+            self.window = leader if hasattr(leader, "pump") else getattr(leader, "base", None)
             self._drives, max_s = drives, math.inf
             if self._max_s is not None:
                 driven_s = self.statistics.figures().duration_s

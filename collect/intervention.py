@@ -139,7 +139,7 @@ class SharedLeader:
 
     `begin`, `rest`, `take_over` and `toggle` may be called from any thread; what they
     ask for happens at the loop's next turn. `sent_rad` says where the arm was sent last [rad],
-    shape (n_joints,).
+    shape (n_joints,). Where nobody drives the arm holds, and a base stands.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class SharedLeader:
         self.driver = Driver.POLICY
         with CleanupStep() as attempt:
             if starts:
-                self._policy.start_from(self._sent_rad())
+                self._policy.start_from(self._held())
             self._policy.observe(observation)
         if isinstance(attempt.error, UnusableInputError):
             raise attempt.error
@@ -279,7 +279,7 @@ class SharedLeader:
             asked = asked or self._person.read(t_s)
             return LeaderSample(asked.t_s, self._from_person(asked.q_rad), True, asked.state)
         aligning = self.driver is Driver.ALIGNING
-        return LeaderSample(t_s, self._hold if aligning else self._sent_rad(), state=state)
+        return LeaderSample(t_s, self._hold if aligning else self._held(), state=state)
 
     def close(self) -> None:
         """Close the person's leader and the policy's thread; safe to call twice."""
@@ -301,7 +301,7 @@ class SharedLeader:
     def _stop_and_hold(self) -> None:
         if self.driver is Driver.ALIGNING:
             self._let_go()
-        self.driver, self._hold = Driver.NOBODY, self._sent_rad()
+        self.driver, self._hold = Driver.NOBODY, self._held()
         self._script = None
         self._offset = self._ease = None
         self._handed_back = False
@@ -335,9 +335,13 @@ class SharedLeader:
 
     # -- what is asked ----------------------------------------------------------------------
 
+    def _held(self) -> FloatArray:
+        """Return what holds the arm where it was sent last; to hold a base's speed is to drive."""
+        return np.where(self._policy.is_speed, 0.0, self._sent_rad())
+
     def _from_person(self, q_rad: FloatArray) -> FloatArray:
         if self._offset is None:
             if not np.isfinite(q_rad).all():
                 return self._hold
-            self._offset = Offset(self._hold, q_rad)
+            self._offset = Offset(np.where(self._policy.is_speed, q_rad, self._hold), q_rad)
         return self._offset.apply(q_rad)

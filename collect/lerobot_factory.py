@@ -34,7 +34,7 @@ from gaploop.collect.rig import (
 )
 from gaploop.collect.rollout import RolloutDriver
 from gaploop.core.clock import Clock, PacedClock
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import Station
@@ -86,6 +86,7 @@ class ArmConnection(contextlib.ExitStack):
         records: cameras, sensors and the calibration, which lies beside the station's file, are
             looked at, too.
         driver: the policy that the person takes over from, if one drives.
+        is_watched: somebody is there, who may drive a base by a window's keys.
     """
 
     def __init__(
@@ -97,13 +98,17 @@ class ArmConnection(contextlib.ExitStack):
         leads: bool = True,
         records: bool = True,
         driver: RolloutDriver | None = None,
+        is_watched: bool = True,
     ) -> None:
         super().__init__()
         self._config, self._station, self._rates = config, station, rates
+        self._is_watched = is_watched
         self._leads, self._records, self._driver = leads, records, driver
         self._identities = Identities()
         self._panel: Any = None
         """The leader that has a window."""
+        self._base: Any = None
+        """The keys that drive the base."""
 
     @property
     def title(self) -> str:
@@ -158,9 +163,26 @@ class ArmConnection(contextlib.ExitStack):
             self._panel = leader
             self.callback(self._panel.keep_open())
             return leader
+        if self._is_watched and getattr(leader, "base_stands", None):
+            self._drive_base(leader, follower)
         if self._driver is None:
             return leader
         return aligning(leader) or leader  # a leader arm comes to the arm's pose first
+
+    def _drive_base(self, leader: Any, follower: Follower) -> None:
+        """Open the keys that drive a base, if there can be a window; they outlive the arms."""
+        if self._base is None:
+            from gaploop.teleop.leaders.panel import BaseKeyboard
+
+            limits = self._station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+            speeds = leader.base_stands
+            try:
+                self._base = BaseKeyboard(speeds, limits[-len(speeds) :], f"gaploop: {self.title}")
+            except DeviceError as error:
+                log.warning("The base stands still, for its keys need a window. %s", error)
+                return
+            self.callback(self._base.close)
+        leader.base = self._base
 
 
 def follower_of(

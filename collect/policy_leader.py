@@ -175,7 +175,8 @@ class PolicyLeader:
         self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
-        self._is_speed = np.array([name.endswith(SPEED) for name in follower.joint_names])
+        self.is_speed = np.array([name.endswith(SPEED) for name in follower.joint_names])
+        """Which of the follower's joints are speeds of a base, shape (n_joints,)."""
         late = float(getattr(policy, "delay_s", 0.0)) * fps
         pictures = float(getattr(policy, "camera_delay_s", 0.0)) * fps
         self._old = pictures + late if round(pictures) else 0.0
@@ -228,12 +229,12 @@ class PolicyLeader:
 
     def _at_full_speed(self, q_rad: FloatArray) -> FloatArray:
         """Return where the arm is, with the speeds of a base as a policy asks for them."""
-        return np.where(self._is_speed, q_rad / self._speed_scale, q_rad)
+        return np.where(self.is_speed, q_rad / self._speed_scale, q_rad)
 
     def _asks(self, t_s: float, target: FloatArray) -> LeaderSample:
         """Return what is asked for of a target on the path."""
         share = self._speed_scale
-        q_rad = np.where(self._is_speed, share * target, target)
+        q_rad = np.where(self.is_speed, share * target, target)
         return LeaderSample(t_s, q_rad, speed_share=share)
 
     def observe(self, observation: Observation) -> None:
@@ -322,6 +323,8 @@ REMEMBERED: Final = 3
 than all others, and isn't to be expected again."""
 OVERLAP_S: Final = 0.2
 """Over how long the arm goes over to a new plan, where the old one reaches that far [s]."""
+STANDS_S: Final = 0.2
+"""A base that waits so long for the next plan stands [s]: to hold a speed is to drive on."""
 
 
 @runtime_checkable
@@ -434,8 +437,8 @@ class AsyncPolicyDriver(PolicyLeader):
     steps that both plans have the arm goes over from one to the other: by LeRobot's own real-time
     chunking where the policy has it (`RealTimePlanner`), else by `cross_faded`. The arm moves along
     the targets that are there, each over one frame's time, and holds at the last one until the
-    next is worked out; the loop keeps its rate. `pace` says how long the policy took and the arm
-    had to wait.
+    next is worked out, a base for `STANDS_S`; the loop keeps its rate. `pace` says how long the
+    policy took and the arm had to wait.
 
     A policy that takes longer for a plan than a plan can bridge, `REMEMBERED` times in a row, is
     refused: it would drive in another rhythm than it was trained in. One that gives a step at a
@@ -467,7 +470,7 @@ class AsyncPolicyDriver(PolicyLeader):
         self._first: int | None = None
         """The step that the last plan's first target is for; None before the first plan."""
         self._worker = _Thread(policy) if takes_s is None else _Timed(policy, takes_s)
-        self._now_s = 0.0
+        self._now_s = self._waits_s = 0.0
         super().__init__(policy, follower, fps, control_hz, lag_s)
         self._period_s, self._fps = 1.0 / control_hz, fps
 
@@ -517,15 +520,17 @@ class AsyncPolicyDriver(PolicyLeader):
             return super().read(t_s)
         step = self._speed_scale / self._turns
         left = len(self._path) - 1 - self._at
-        if self._is_asked and left < step - ROUNDING:
+        if is_late := self._is_asked and left < step - ROUNDING:
             self.pace.waited_s += self._period_s
+        self._waits_s = self._waits_s + self._period_s if is_late else 0.0
         self._at += min(step, left)
         while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at, self._step = max(self._at - 1.0, 0.0), self._step + 1
             self._aim()
         if len(self._path) == 1:
-            return self._asks(t_s, self._path[0])
+            stands = self.is_speed & (self._waits_s > STANDS_S)
+            return self._asks(t_s, np.where(stands, 0.0, self._path[0]))
         start, target = self._path[0], self._path[1]
         return self._asks(t_s, start + self._at * (target - start))
 

@@ -287,7 +287,7 @@ class Session:
         with contextlib.ExitStack() as cleanup:
             self._stopped = cleanup.enter_context(stoppable())
             connection = lerobot_factory.ArmConnection(
-                self._config, self._station, rates, records=False
+                self._config, self._station, rates, records=False, is_watched=is_watched
             )
             self.title = connection.title
             devices = self.devices = self.arms = ArmDevices(
@@ -563,6 +563,7 @@ class Session:
             self._rates or Rates.near(FPS),
             leads=bool(self._leads),
             driver=self._driver,
+            is_watched=self.interface != "none",
         )
         return ArmDevices(
             cleanup.enter_context(connection).connect,

@@ -32,6 +32,16 @@ class Leader(Protocol):
         """Say whether the source has nothing more to ask for, so that the take may end."""
 
 
+class BaseDriver(Protocol):
+    """Who drives the base under an arm, beside a leader that has none."""
+
+    def speeds(self) -> FloatArray:
+        """Return what is asked of the base now [m/s, rad/s], shape (n_speeds,)."""
+
+    def done(self) -> bool:
+        """Say whether nothing more is to be driven, as of a `Leader`."""
+
+
 class CameraSource(Protocol):
     """Something that takes pictures."""
 

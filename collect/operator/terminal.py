@@ -23,7 +23,7 @@ from rich.text import Text
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import SPACE, Command, keys
 from gaploop.collect.operator.view import Shown, Tone, clock, look
-from gaploop.core.messages import FollowerState, SafetyReason, Tick
+from gaploop.core.messages import SPEED, FollowerState, SafetyReason, Tick
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.trips import WHAT, say_joints, say_reasons, say_status
@@ -277,10 +277,13 @@ def joint_table(
     )
     off_deg = np.degrees(command.sent_rad - state.position_rad)
     for n, joint in enumerate(joints):
-        row = [joint, "–", "–", f"{position[n]:.1f}", "–"]
+        places, named = 1, joint
+        if joint.endswith(SPEED):
+            places, named = 2, f"{joint} {'deg/s' if joint.startswith('theta') else 'm/s'}"
+        row = [named, "–", "–", f"{position[n]:.{places}f}", "–"]
         if is_driven:
-            error = _marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG)
-            row[1:] = [f"{leader[n]:.1f}", f"{sent[n]:.1f}", row[3], error]
+            error = _marked(f"{sent[n] - position[n]:.{places}f}", abs(off_deg[n]), OFF_DEG)
+            row[1:] = [f"{leader[n]:.{places}f}", f"{sent[n]:.{places}f}", row[3], error]
         for _, values, digits, limit in readings:
             text, size = f"{values[n]:.{digits}f}", abs(values[n])
             row.append(_marked(text, size, NEAR * limit, limit) if math.isfinite(size) else "–")

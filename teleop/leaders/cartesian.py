@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
-from gaploop.teleop.leaders.controls import SPEED_STEPS, Intent, IntentSource
+from gaploop.teleop.leaders.controls import SPEED_STEPS, STALE_S, Intent, IntentSource
 
 AT_LIMIT_RAD: Final = 0.01
 """A joint nearer its limit than this has come to its end [rad]."""
@@ -250,8 +250,6 @@ JOINT_RAD_S: Final = 2.0
 """Fastest motion of any joint [rad/s]; the station's limit holds as well."""
 ACCELERATION_M_S2: Final = 0.8
 """How fast motion builds up [m/s²]; stopping is at once."""
-STALE_S: Final = 0.1
-"""An input older than this counts as a released dead-man button [s]."""
 LONGEST_STEP_S: Final = 0.04
 """A loop that stood still doesn't make up for it in one leap [s]."""
 APART_RAD: Final = 0.15

@@ -16,6 +16,8 @@ FRAMES: Final = ("base", "tool")
 fingers."""
 SPEED_STEPS: Final = (0.1, 0.25, 0.5, 1.0)
 """Shares of the top speed that the operator steps through."""
+STALE_S: Final = 0.1
+"""An input older than this counts as a released dead-man button [s]."""
 FIRST_STEP: Final = 2
 """Speed step to start with, 1 (a tenth of the speed) to 4 (all of it)."""
 
@@ -95,6 +97,7 @@ class Intent:
         roll: +1 clockwise about the fingers, seen from the base.
         pitch: +1 finger tips up.
         gripper: +1 opens, -1 closes.
+        turn: +1 turns a base to the left.
         hand: how far a hand-held device has moved and turned since the button was pressed: forward,
             left, up [m], roll and pitch [rad]; None where it doesn't tell.
     """
@@ -106,6 +109,7 @@ class Intent:
     roll: float = 0.0
     pitch: float = 0.0
     gripper: float = 0.0
+    turn: float = 0.0
     home: bool = False
     step: int = 2
     frame: str = "base"
@@ -168,6 +172,8 @@ class ControlAction(Enum):
     PITCH_DOWN = "tip down"
     ROLL_LEFT = "roll left"
     ROLL_RIGHT = "roll right"
+    TURN_LEFT = "turn left"
+    TURN_RIGHT = "turn right"
     OPEN = "open"
     CLOSE = "close"
     HOME = "home"
@@ -183,7 +189,7 @@ MOTIONS: Final = tuple(
     for action in ControlAction
     if action.name not in ("HOLD", "FRAME", "SLOWER", "FASTER", "ESTOP", "CLEAR")
 )
-"""Actions that move the arm while `HOLD` is pressed."""
+"""Actions that move the arm, or its base, while `HOLD` is pressed."""
 
 
 class Controls:
@@ -250,6 +256,7 @@ class Controls:
             roll=between(ControlAction.ROLL_RIGHT, ControlAction.ROLL_LEFT),
             pitch=between(ControlAction.PITCH_UP, ControlAction.PITCH_DOWN),
             gripper=between(ControlAction.OPEN, ControlAction.CLOSE),
+            turn=between(ControlAction.TURN_LEFT, ControlAction.TURN_RIGHT),
             home=ControlAction.HOME in self._amounts,
             step=self._step,
             frame=self._frame,

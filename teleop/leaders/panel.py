@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import SPEED, FloatArray
 from gaploop.teleop.leaders.controls import (
     MOTIONS,
     SPEED_STEPS,
+    STALE_S,
     ControlAction,
     Controls,
     Intent,
@@ -211,7 +215,7 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
     if trip:
         return Sign("TRIPPED", RED, trip)
     if not intent.focused:
-        return Sign("CLICK HERE", AMBER, "This window has lost the keyboard; the arm holds.")
+        return Sign("CLICK HERE", AMBER, "This window has lost the keyboard: nothing moves by it.")
     if not intent.held:
         return Sign("HOLDING", GREY, f"Hold {hold_key} to move.")
     moves = [action.value for action in pressed if action in MOTIONS]
@@ -306,13 +310,43 @@ KEY_HELP: Final = {
 }
 
 
+BASE_KEYS: Final[Mapping[int, ControlAction]] = {
+    pygame.KSCAN_LSHIFT: ControlAction.HOLD,
+    pygame.KSCAN_RSHIFT: ControlAction.HOLD,
+    pygame.KSCAN_W: ControlAction.FORWARD,
+    pygame.KSCAN_S: ControlAction.BACK,
+    pygame.KSCAN_A: ControlAction.LEFT,
+    pygame.KSCAN_D: ControlAction.RIGHT,
+    pygame.KSCAN_Z: ControlAction.TURN_LEFT,
+    pygame.KSCAN_X: ControlAction.TURN_RIGHT,
+    pygame.KSCAN_MINUS: ControlAction.SLOWER,
+    pygame.KSCAN_EQUALS: ControlAction.FASTER,
+    pygame.KSCAN_SPACE: ControlAction.ESTOP,
+    pygame.KSCAN_ESCAPE: ControlAction.ESTOP,
+    pygame.KSCAN_RETURN: ControlAction.CLEAR,
+}
+"""The same of a base, which one hand drives while the other leads the arm: LeRobot's keys."""
+
+BASE_HELP: Final = {
+    "Shift": "hold to drive",
+    "W  S": "forward, back",
+    "A  D": "left, right",
+    "Z  X": "turn left, right",
+    "1 2 3 4": "speed",
+    "Space": "EMERGENCY STOP",
+    "Enter": "clear a trip",
+}
+
+
 class Keyboard(LeaderPanel):
     """A keyboard, while its window has the focus."""
+
+    keys, help_lines, hold_key = KEYS, KEY_HELP, "Space"
 
     def __init__(
         self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(controls, title, KEY_HELP, "Space", now_s)
+        super().__init__(controls, title, self.help_lines, self.hold_key, now_s)
         pygame.key.set_repeat()  # off: a key held down is one press
 
     def on_event(self, event: Any) -> None:
@@ -322,9 +356,48 @@ class Keyboard(LeaderPanel):
         down = event.type == pygame.KEYDOWN
         if down and event.scancode in SPEED_KEYS:
             self.controls.set_speed_step(SPEED_KEYS[event.scancode])
-        action = KEYS.get(event.scancode)
+        action = self.keys.get(event.scancode)
         if action is not None:
             (self.controls.press if down else self.controls.release)(action)
+
+
+class BaseKeyboard(Keyboard):
+    """Drives the base under an arm that somebody leads, who has no base: LeKiwi's, and the like.
+
+    Space stays the emergency stop, as it is in a session that is led by an arm.
+
+    Args:
+        speeds: how a base's speeds are called, as `core.messages.SPEED` says.
+        limits: of each [m/s, rad/s], shape (n, 2).
+    """
+
+    keys, help_lines, hold_key = BASE_KEYS, BASE_HELP, "Shift"
+
+    def __init__(
+        self,
+        speeds: Sequence[str],
+        limits: FloatArray,
+        title: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(Controls(), title, now_s)
+        self._speeds, self._limits = speeds, limits
+
+    def done(self) -> bool:
+        """Say whether the window was closed."""
+        return self.latest().closed
+
+    def speeds(self) -> FloatArray:
+        """Return what is asked of the base [m/s, rad/s], shape (n,); never blocks."""
+        heard = self.latest()
+        asked, intent = np.zeros(len(self._speeds)), heard.intent
+        if heard.age_s > STALE_S or not intent.drives:
+            return asked
+        shares = {"x": intent.forward, "y": intent.left, "theta": intent.turn}
+        for n, (name, (low, high)) in enumerate(zip(self._speeds, self._limits, strict=True)):
+            share = shares.get(name.removesuffix(SPEED), 0.0) * SPEED_STEPS[intent.step - 1]
+            asked[n] = share * (high if share > 0 else -low)
+        return asked
 
 
 # Gamepad, through SDL's mapping: buttons have the same names on every pad

@@ -30,6 +30,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import SIX_JOINTS
+from gaploop.core.arms import ARM_MODELS
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import (
@@ -40,7 +42,7 @@ from gaploop.core.messages import (
     LeaderSample,
     SafeCommand,
 )
-from gaploop.core.protocols import Follower
+from gaploop.core.protocols import BaseDriver, Follower
 from gaploop.core.station import Station
 from gaploop.teleop.stopping import undisturbed
 
@@ -231,6 +233,8 @@ MOST_RAD_S: Final = math.radians(60.0)
 three that LeRobot drives a LeKiwi at."""
 _ARM: Final = "arm_"
 """LeKiwi's joints are called as its leader arm's, behind this."""
+GRIPPER_RAD: Final = (0.0, math.radians(100.0))
+"""Its gripper goes from 0 to 100, counted as degrees are."""
 _READINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "velocity_rad_s": (".vel", ".velocity"),
     "current_a": (".current",),
@@ -306,7 +310,8 @@ class GenericFollower:
         for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
             most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
             limits[k] = -most, most
-        given = station.joint_limits_rad
+        is_lekiwi = prefix and self.joint_names[: self._n_arm] == SIX_JOINTS
+        given = (_lekiwi_limits_rad() if is_lekiwi else {}) | dict(station.joint_limits_rad)
         for k, name in enumerate(self.joint_names):
             if name in given:
                 limits[k] = given[name]
@@ -474,7 +479,12 @@ class GenericLeader:
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         wanted = set(follower.joint_names)
-        # A leader without a base leaves the speeds of one at 0.
+        self.base_stands = tuple(
+            name for name in follower.joint_names if name.endswith(SPEED) and name not in by_joint
+        )
+        """A base's speeds that it doesn't ask for."""
+        self.base: BaseDriver | None = None
+        """Who asks for them instead; without one they are 0."""
         lacking = {name for name in wanted - set(by_joint) if not name.endswith(SPEED)}
         if lacking or not set(by_joint) <= wanted:
             features = dict(device.action_features)
@@ -498,8 +508,8 @@ class GenericLeader:
         """Nothing to get ready: the operator is."""
 
     def done(self) -> bool:
-        """A person never has nothing more to ask for."""
-        return False
+        """Say whether who drives the base is done; who leads the arm never is."""
+        return self.base is not None and self.base.done()
 
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far: kind to count; what fails in a row counts once."""
@@ -521,7 +531,10 @@ class GenericLeader:
         heard_s = self._newest.heard_s(now_s)  # its class may say once more what it heard before
         oldest_s = now_s if heard_s is None else float(heard_s.min())
         age_s = float(getattr(self.device, "age_s", 0.0))  # as that of a leader elsewhere
-        self._last = LeaderSample(oldest_s - age_s, self._from_units(values))
+        q_rad = self._from_units(values)
+        if self.base is not None:
+            q_rad[-len(self.base_stands) :] = self.base.speeds()
+        self._last = LeaderSample(oldest_s - age_s, q_rad)
         return self._last
 
     def close(self) -> None:
@@ -530,6 +543,15 @@ class GenericLeader:
             self._connected = False
             with contextlib.suppress(*LEROBOT_FAULTS):
                 self.device.disconnect()
+
+
+def _lekiwi_limits_rad() -> dict[str, tuple[float, float]]:
+    """Return how far an SO-101's joints go to either side of their middle, which is LeRobot's 0.
+
+    Its servos know their own ends better and stop there.
+    """
+    half_rad = ARM_MODELS["so101"].half_range_rad
+    return {name: (-most, most) for name, most in half_rad.items()} | {"gripper": GRIPPER_RAD}
 
 
 def _give_up_sending(device: Any) -> None:

@@ -28,7 +28,7 @@ from gaploop.core.messages import (
     SafetyReason,
     Tick,
 )
-from gaploop.core.protocols import Follower
+from gaploop.core.protocols import BaseDriver, Follower
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, joined
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.servos.bus import ServoBus
@@ -348,7 +348,10 @@ class ServoLeader(ServoArms):
     ) -> None:
         super().__init__(device, arms, group)
         led = [name for name in follower.joint_names if not name.endswith(SPEED)]
-        self._still = np.zeros(len(follower.joint_names) - len(led))  # of a base
+        self.base_stands = follower.joint_names[len(led) :]
+        """A base's speeds, which an arm doesn't ask for."""
+        self.base: BaseDriver | None = None
+        """Who asks for them instead."""
         if set(self.joint_names) != set(led):
             own, theirs = ", ".join(self.joint_names), ", ".join(follower.joint_names)
             raise UnusableInputError(
@@ -398,8 +401,8 @@ class ServoLeader(ServoArms):
         self._turned_ticks = [0] * len(self.joint_names)
 
     def done(self) -> bool:
-        """A person never has nothing more to ask for."""
-        return False
+        """Say whether who drives the base is done; who leads the arm never is."""
+        return self.base is not None and self.base.done()
 
     def read(self, t_s: float) -> LeaderSample:
         """Return where the leader asks the follower to be; `t_s` [s] is not needed."""
@@ -416,7 +419,8 @@ class ServoLeader(ServoArms):
             for own, low, high, slope, offset in self._way
         ]
         oldest_s = min(min(bus.heard_s) for bus in self.buses)
-        q_rad = np.concatenate([wanted, self._still])
+        base = np.zeros(len(self.base_stands)) if self.base is None else self.base.speeds()
+        q_rad = np.concatenate([wanted, base])
         return LeaderSample(min(read_s, oldest_s), q_rad, state=state)
 
     def _unwrapped(self, ticks: list[float]) -> list[float]:
@@ -613,6 +617,7 @@ class AligningLeader:
         self._leader = leader
         self.servo_joints, self.ports, self.done = leader.servo_joints, leader.ports, leader.done
         self.faults, self.fault_counts = leader.faults, leader.fault_counts
+        self.base = leader.base
         self._goal: FloatArray | None = None
         self._last_s = 0.0
         self._here_rad: FloatArray | None = None
@@ -651,7 +656,8 @@ class AligningLeader:
         self._last_s = t_s
         self._goal = self._goal + np.clip(leader.ticks_at(q_rad) - self._goal, -step, step)
         leader.send_ticks(self._goal)
-        return bool(np.abs(here - q_rad).max() <= THERE_RAD)
+        led = len(leader.own_joints)  # the last ones are speeds of a base
+        return bool(np.abs(here - q_rad)[:led].max() <= THERE_RAD)
 
     def let_go(self) -> None:
         """Be limp; DeviceError where a motor didn't confirm that its torque is off."""

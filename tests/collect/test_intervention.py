@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +20,11 @@ from gaploop.collect.intervention import (
     OnStall,
     SharedLeader,
 )
-from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Observation
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.safety import DrivingFilter, SafetyFilter
 
 HZ, FPS = 200.0, 50.0
 EVERY = round(HZ / FPS)
@@ -111,10 +112,19 @@ class Powered(Hand):
 class Bench:
     """Turns of the loop through the real safety filter."""
 
-    def __init__(self, policy: Any, person: Any, wishes: Any = None) -> None:
-        self.safety = SafetyFilter(SafetyLimits(), LIMITS, 1 / HZ)
+    def __init__(
+        self,
+        policy: Any,
+        person: Any,
+        wishes: Any = None,
+        arm: Any = Arm,
+        leads: Any = PolicyLeader,
+    ) -> None:
+        speeds = sum(name.endswith(".vel") for name in arm.joint_names)
+        made = functools.partial(DrivingFilter, speeds=speeds) if speeds else SafetyFilter
+        self.safety = made(SafetyLimits(), LIMITS, 1 / HZ)
         self.safety.reset(np.zeros(3))
-        leader = PolicyLeader(policy, Arm(), FPS, HZ)
+        leader = leads(policy, arm(), FPS, HZ)
         self.shared = SharedLeader(leader, person, lambda: self.safety.sent_rad, wishes)
         self.turns = 0
         self.samples: list[LeaderSample] = []
@@ -267,6 +277,68 @@ def test_a_policy_that_fails_lets_the_arm_hold_and_says_why() -> None:
     assert bench.shared.fault == "RuntimeError: CUDA error: out of memory"
     np.testing.assert_array_equal(bench.sent[-1], bench.sent[-2])
     assert np.isfinite(bench.samples[-1].q_rad).all()
+
+
+CRUISING = np.array([0.1, 0.0, 0.2])  # and 0.2 m/s
+
+
+class Asked(Hand):
+    """A person who is at the arm, and asks a base for a speed."""
+
+    def __init__(self, speed_m_s: float = 0.0) -> None:
+        super().__init__([np.array([0.1, 0.0, speed_m_s])])
+
+
+@pytest.mark.parametrize("person", [Asked(), Powered([np.array([0.6, -0.4, 0.0])])])
+def test_a_base_goes_no_further_by_what_a_policy_asked_once_the_policy_drives_no_more(
+    person: Any,
+) -> None:
+    """A policy drove a base at 0.2 m/s. Who took over, from an arm that gives no speeds, had an
+    offset of 0.2 m/s to them; between attempts, and while a leader arm came to its pose, the speed
+    was held like an angle: the base drove on."""
+    bench = Bench(Script([CRUISING]), person, arm=Cart)
+    bench.shared.begin()
+    bench.run(round(HZ))
+    assert bench.sent[-1][2] == pytest.approx(0.2)
+    bench.shared.take_over()
+    bench.run(1)
+    assert bench.sent[-1][2] == 0.0
+    bench.run(round(HZ))
+    assert bench.shared.driver is Driver.PERSON
+    assert bench.sent[-1][2] == 0.0
+    bench.shared.toggle()
+    bench.run(round(2 * HZ))
+    assert bench.sent[-1][2] == pytest.approx(0.2), "the policy drives again"
+    bench.shared.rest()
+    bench.run(1)
+    assert bench.sent[-1][2] == 0.0
+
+
+def test_a_person_drives_a_base_at_the_speed_that_is_asked_for() -> None:
+    bench = Bench(Script([CRUISING]), Asked(-0.1), arm=Cart)
+    bench.shared.begin()
+    bench.run(round(HZ))
+    bench.shared.take_over()
+    bench.run(round(HZ))
+    np.testing.assert_allclose(bench.sent[-1], [0.1, 0.0, -0.1], atol=1e-6)
+
+
+def test_a_base_stands_while_a_policy_thinks_for_long() -> None:
+    """An arm may hold its last target; to hold a speed is to drive on."""
+
+    class Slow(Script):
+        execute = 5
+
+        def plan(self, observation: Observation) -> FloatArray:
+            return np.array([self.act(observation)] * self.execute)
+
+    thinks = functools.partial(AsyncPolicyDriver, takes_s=3.0)
+    bench = Bench(Slow([CRUISING]), None, arm=Cart, leads=thinks)
+    bench.shared.begin()
+    bench.run(round(3.1 * HZ))
+    assert bench.sent[-1][2] > 0.0
+    bench.run(round(1.0 * HZ))
+    np.testing.assert_allclose(bench.sent[-1], [0.1, 0.0, 0.0], atol=1e-6)
 
 
 # -- when ---------------------------------------------------------------------------------------

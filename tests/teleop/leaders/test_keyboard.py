@@ -14,7 +14,16 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.leaders.cartesian import CartesianLeader
 from gaploop.teleop.leaders.controls import ControlAction, Controls, Intent
-from gaploop.teleop.leaders.panel import KEY_HELP, KEYS, Keyboard, pygame, sign_of
+from gaploop.teleop.leaders.panel import (
+    BASE_HELP,
+    BASE_KEYS,
+    KEY_HELP,
+    KEYS,
+    BaseKeyboard,
+    Keyboard,
+    pygame,
+    sign_of,
+)
 
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])
 
@@ -64,8 +73,9 @@ def test_keys_say_what_they_mean(desk: Desk) -> None:
 
 
 def test_every_action_has_a_key_and_every_key_is_explained() -> None:
-    assert set(KEYS.values()) == set(ControlAction)
+    assert {*KEYS.values(), *BASE_KEYS.values()} == set(ControlAction)
     assert len(KEY_HELP) >= len(KEYS) / 2
+    assert len(BASE_HELP) >= len(BASE_KEYS) / 2
 
 
 def test_losing_the_focus_releases_the_dead_man(desk: Desk) -> None:
@@ -91,6 +101,83 @@ def test_closing_the_window_ends_the_session(desk: Desk) -> None:
     desk.key(pygame.KSCAN_SPACE)
     desk.intent()
     assert desk.keyboard.latest().closed
+
+
+SPEEDS = np.array([[-0.2, 0.2], [-0.1, 0.1], [-1.0, 1.0]])
+
+
+class Cab(Desk):
+    """A base's keys in place of an arm's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keyboard.close()
+        self.base = self.keyboard = BaseKeyboard(
+            ("x.vel", "y.vel", "theta.vel"), SPEEDS, "test", self.clock
+        )
+        self.base.listen(lambda: self.told.append("e-stop"), lambda: self.told.append("clear"))
+        self.post(pygame.WINDOWFOCUSGAINED)
+
+    def speeds(self) -> list[float]:
+        self.keyboard.pump()
+        return list(self.base.speeds())
+
+
+@pytest.fixture
+def cab() -> Iterator[Cab]:
+    made = Cab()
+    yield made
+    made.keyboard.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "way"),
+    [
+        (pygame.KSCAN_W, [0.2, 0.0, 0.0]),
+        (pygame.KSCAN_S, [-0.2, 0.0, 0.0]),
+        (pygame.KSCAN_A, [0.0, 0.1, 0.0]),
+        (pygame.KSCAN_D, [0.0, -0.1, 0.0]),
+        (pygame.KSCAN_Z, [0.0, 0.0, 1.0]),
+        (pygame.KSCAN_X, [0.0, 0.0, -1.0]),
+    ],
+)
+def test_a_base_goes_while_shift_is_held_in_shares_of_its_limits(
+    cab: Cab, key: int, way: list[float]
+) -> None:
+    """With a leader arm nobody could drive LeKiwi's base: the arm asks for no speed."""
+    still = [0.0, 0.0, 0.0]
+    cab.key(key)
+    assert cab.speeds() == still
+    cab.key(pygame.KSCAN_LSHIFT)
+    assert cab.speeds() == pytest.approx(np.multiply(way, 0.25))
+    cab.key(pygame.KSCAN_4)
+    assert cab.speeds() == pytest.approx(way)
+    cab.post(pygame.WINDOWFOCUSLOST)
+    assert cab.speeds() == still
+    cab.post(pygame.WINDOWFOCUSGAINED)
+    cab.key(pygame.KSCAN_RSHIFT)
+    cab.key(key)
+    assert cab.speeds() == pytest.approx(way)
+    cab.key(pygame.KSCAN_RSHIFT, down=False)
+    assert cab.speeds() == still
+
+
+def test_a_base_stands_where_nobody_hears_its_keys_and_space_stops_the_arm(cab: Cab) -> None:
+    cab.key(pygame.KSCAN_LSHIFT)
+    cab.key(pygame.KSCAN_W)
+    assert any(cab.speeds())
+    heard = []
+    thread = threading.Thread(target=lambda: heard.append(cab.base.speeds().tolist()))
+    cab.clock.now_s += 0.3
+    thread.start()
+    thread.join()
+    assert heard == [[0.0, 0.0, 0.0]], "the main thread hangs"
+    cab.key(pygame.KSCAN_SPACE)
+    assert not any(cab.speeds())
+    assert cab.told == ["e-stop"]
+    cab.post(pygame.QUIT)
+    cab.speeds()
+    assert cab.base.done()
 
 
 def test_a_main_thread_that_hangs_makes_the_input_old(desk: Desk) -> None:

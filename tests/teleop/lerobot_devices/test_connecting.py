@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaploop.collect.lerobot_factory import ArmConnection
 from gaploop.collect.lerobot_types import registries
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason
+from gaploop.core.messages import NO_REPLY, FloatArray, SafeCommand, SafetyReason
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.generic import (
     GenericFollower,
@@ -27,6 +28,8 @@ from gaploop.teleop.lerobot_devices.generic import (
     is_uncalibrated,
 )
 from gaploop.teleop.lerobot_devices.make import make_follower, make_leader
+from gaploop.teleop.lerobot_leaders.config import RemoteLeaderConfig
+from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 
 ZMQ = pytest.importorskip("zmq")
@@ -119,10 +122,10 @@ class Host:
             socket.close(0)
 
 
-def lekiwi(host: Host, tmp_path: Any) -> GenericFollower:
+def kiwi(host: Host, tmp_path: Any) -> Any:
     from lerobot.robots.lekiwi import LeKiwiClientConfig
 
-    config = LeKiwiClientConfig(
+    return LeKiwiClientConfig(
         remote_ip="127.0.0.1",
         port_zmq_cmd=host.ports[0],
         port_zmq_observations=host.ports[1],
@@ -130,6 +133,10 @@ def lekiwi(host: Host, tmp_path: Any) -> GenericFollower:
         cameras={},
         id="kiwi",
     )
+
+
+def lekiwi(host: Host, tmp_path: Any) -> GenericFollower:
+    config = kiwi(host, tmp_path)
     follower = make_follower(config, Station(name="test"), ManualClock(1.0))
     assert isinstance(follower, GenericFollower)
     return follower
@@ -157,6 +164,8 @@ def test_a_lekiwi_follows_with_its_arm_and_its_base_in_its_units(tmp_path: Any) 
         np.testing.assert_allclose(np.degrees(read[:6]), 5.0)
         np.testing.assert_allclose(read[6:], [5.0, 5.0, np.radians(5.0)])  # m/s, m/s, rad/s
         np.testing.assert_allclose(follower.joint_limits_rad[6:, 1], [0.2, 0.2, np.radians(60)])
+        # Its arm is an SO-101; of an arm that nobody knows 20 degrees to either side would be had.
+        assert (np.ptp(follower.joint_limits_rad[:6], axis=1) > np.radians(99.9)).all()
         follower.torque_on()
         heard(host, lambda: None, x_vel=0.0, theta_vel=0.0)  # whatever the base did before
         goal = np.array([*np.radians([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 0.1, 0.0, np.radians(30.0)])
@@ -187,9 +196,68 @@ def test_a_leader_without_a_base_lets_it_stand(tmp_path: Any) -> None:
         clock = ManualClock(1.0)
         asked = GenericLeader(Driver(), follower, clock).read(1.0).q_rad
         np.testing.assert_allclose(asked, [*np.radians([5.0] * 6), 0.0, 0.0, 0.0])
-        driven = GenericLeader(Driver(0.1, 0.0, 30.0), follower, clock).read(1.0).q_rad
-        np.testing.assert_allclose(driven[6:], [0.1, 0.0, np.radians(30.0)])
+        leader = GenericLeader(Driver(0.1, 0.0, 30.0), follower, clock)
+        np.testing.assert_allclose(leader.read(1.0).q_rad[6:], [0.1, 0.0, np.radians(30.0)])
+        assert not leader.base_stands
         follower.close()
+
+
+class Keys:
+    """Somebody at the keys of a base, who closes their window."""
+
+    closed = False
+
+    def speeds(self) -> FloatArray:
+        return np.array([0.1, 0.0, -0.5])
+
+    def done(self) -> bool:
+        return self.closed
+
+    def close(self) -> None: ...
+
+
+def test_who_sits_at_the_keys_drives_the_base_under_an_arm_that_a_leader_leads(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys are opened once, for a robot whose leader gives no speeds, and outlive the arms."""
+    from gaploop.collect import lerobot_factory
+    from gaploop.teleop.leaders import panel
+
+    def lead(_config: Any, follower: Any, clock: Any, _identities: Any) -> GenericLeader:
+        return GenericLeader(Driver(), follower, clock)
+
+    def opens(*given: Any) -> Keys:
+        opened.append(given)
+        return keys
+
+    opened, keys = list[Any](), Keys()
+    monkeypatch.setattr(panel, "BaseKeyboard", opens)
+    monkeypatch.setattr(lerobot_factory, "make_leader", lead)
+    station, rates = Station(name="test"), Rates.near(30.0)
+    with Host() as host:
+        config = SimpleNamespace(
+            robot=kiwi(host, tmp_path), teleop=RemoteLeaderConfig(address="there")
+        )
+        with ArmConnection(config, station, rates, records=False) as arms:
+            for _ in range(2):
+                rig, leader = arms.connect()
+                assert leader is not None
+                asked = leader.read(1.0).q_rad
+                np.testing.assert_allclose(asked, [*np.radians([5.0] * 6), 0.1, 0.0, -0.5])
+                assert not leader.done()
+                rig.follower.close()
+            ((speeds, limits, _title),) = opened
+            assert speeds == BASE
+            np.testing.assert_allclose(limits[:, 1], [0.2, 0.2, np.radians(60)])
+            keys.closed = True
+            assert leader is not None
+            assert leader.done(), "who closes their window leaves"
+        with ArmConnection(config, station, rates, records=False, is_watched=False) as arms:
+            rig, leader = arms.connect()
+            assert leader is not None
+            assert not leader.read(1.0).q_rad[6:].any(), "nobody is there"
+            rig.follower.close()
+    assert len(opened) == 1
 
 
 def test_a_base_stops_when_the_one_who_drives_it_is_gone(tmp_path: Any) -> None:
