@@ -52,7 +52,7 @@ class SessionDevices(ABC):
     """Who and what takes part in a session."""
 
     window: Any = None
-    """A leader that has a window, or None."""
+    """A leader that has a window, or what drives a base by one; or None."""
     statistics: LoopStatistics | None = None
     """What the loop does, counted; None before the first episode."""
     writer: JournalWriter | None = None

@@ -36,7 +36,7 @@ from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, S
 from gaploop.collect.operator.keys import DEFAULTS, DRIVE, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.terminal import Turn, nowhere, terminal
-from gaploop.collect.operator.view import QuotaBar, Quotas
+from gaploop.collect.operator.view import Hint, QuotaBar, Quotas
 from gaploop.collect.rig import Rig, scripted_leader
 from gaploop.collect.session_options import check_targets
 from gaploop.collect.take import (
@@ -82,8 +82,14 @@ STOPPING: Final = (
 """Told as soon as a session is interrupted."""
 TAKEN: Final = {lerobot_types.KEYBOARD: ("space",)}
 """Leader to the operator's keys that it needs for itself."""
-HELD: Final = {lerobot_types.KEYBOARD: "Space", lerobot_types.GAMEPAD: "R1"}
+MOVES: Final = "hold to move the arm"
+HELD: Final = {
+    lerobot_types.KEYBOARD: Hint("Space", MOVES),
+    lerobot_types.GAMEPAD: Hint("R1", MOVES),
+}
 """Leader with a window of its own to its dead-man button."""
+DRIVES: Final = Hint("Shift", "hold to drive: W S A D, Z X")
+"""The same of a base's keys."""
 
 
 def about_takes(config: Any, kind: TakeKind, policy: str = "") -> TakeInfo:
@@ -303,7 +309,7 @@ class Session:
                 keys,
                 task=self.title,
                 stage=SessionStage.DRIVING,
-                hand_held=HELD.get(self._leads, ""),
+                hand_held=self._hand_held,
                 attended=is_watched,
             )
             console.safety = devices.safety
@@ -331,6 +337,12 @@ class Session:
         )
 
     # -- whatever is done -------------------------------------------------------------------
+
+    @property
+    def _hand_held(self) -> Hint | None:
+        """The dead-man button of what leads the arm, or drives its base; None without one."""
+        drives = DRIVES if hasattr(self.devices.window, "speeds") else None
+        return HELD.get(self._leads, drives)
 
     def _shown(self, cleanup: contextlib.ExitStack, title: str) -> Turn:
         """Open the interface; return what hears keys and shows how things stand, for some 10 ms."""
@@ -511,7 +523,7 @@ class Session:
             self._book,
             task=self._about.task,
             bell=_ring if is_watched else lambda: None,
-            hand_held=HELD.get(self._leads, ""),
+            hand_held=self._hand_held,
             attended=is_watched,
         )
         console.safety, console.driver = self.devices.safety, driver

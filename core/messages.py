@@ -47,6 +47,11 @@ def feature_of(joint: str) -> str:
     return joint if joint.endswith(SPEED) else f"{joint}.pos"
 
 
+def leader_joint(joint: str) -> str:
+    """Return what a leader arm calls the joint that leads this one: LeKiwi's have `arm_` before."""
+    return joint.removeprefix("arm_")
+
+
 class SafetyReason(IntFlag):
     """Why the safety filter changed a command; stored as a bit set in `gap.safety`."""
 

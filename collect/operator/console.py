@@ -23,7 +23,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.keys import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.machine import ActionKind, SessionStage, SessionState, StageTiming
-from gaploop.collect.operator.view import SHOWN_TAKES, Loop, Quotas, ScreenContent, TakeSeen
+from gaploop.collect.operator.view import SHOWN_TAKES, Hint, Loop, Quotas, ScreenContent, TakeSeen
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
 from gaploop.collect.take import FAULTS_IN_A_ROW, PATIENCE_S, Operator, TakeResult, run_take
@@ -135,7 +135,7 @@ class OperatorConsole:
         book: what is said of takes; None where nothing is recorded.
         stage: what the session begins with.
         bell: is heard as a take begins or ends, one is to be begun, or the arm has tripped.
-        hand_held: name of the leader's dead-man button, where it has one.
+        hand_held: the leader's dead-man button, where it has one.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class OperatorConsole:
         stage: SessionStage = SessionStage.READY,
         bell: Callable[[], object] = lambda: None,
         now_s: Callable[[], float] = time.monotonic,
-        hand_held: str = "",
+        hand_held: Hint | None = None,
         attended: bool = True,
     ) -> None:
         self.keys = keys

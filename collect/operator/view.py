@@ -103,7 +103,7 @@ class ScreenContent:
         now_s: the time that `state` goes by [s].
         takes: the last takes, oldest first.
         setup: what is set up now, or next.
-        hand_held: the leader's own keys count while its dead-man button is held.
+        hand_held: the dead-man button while which is held the leader's own keys count.
         driven: who drives, in a rollout.
     """
 
@@ -116,7 +116,7 @@ class ScreenContent:
     loop: Loop = field(default_factory=Loop)
     setup: str = ""
     note: str = ""
-    hand_held: str = ""
+    hand_held: Hint | None = None
     driven: Driven | None = None
 
 
@@ -384,8 +384,8 @@ def hints(seen: ScreenContent) -> tuple[Hint, ...]:
             continue
         if key := seen.keys.name(command):
             found.append(Hint(key, does))
-    if seen.hand_held:
-        found.append(Hint(seen.hand_held, "hold to move the arm"))
+    if seen.hand_held is not None:
+        found.append(seen.hand_held)
     if estop := seen.keys.name(Command.ESTOP):
         found.append(Hint(estop, "EMERGENCY STOP"))
     # The last one is the emergency stop.

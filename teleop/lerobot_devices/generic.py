@@ -41,6 +41,7 @@ from gaploop.core.messages import (
     FollowerState,
     LeaderSample,
     SafeCommand,
+    leader_joint,
 )
 from gaploop.core.protocols import BaseDriver, Follower
 from gaploop.core.station import Station
@@ -231,10 +232,9 @@ MOST_M_S: Final = 0.2
 MOST_RAD_S: Final = math.radians(60.0)
 """Highest speeds of a base, unless the station allows less [m/s, rad/s]: the middle ones of the
 three that LeRobot drives a LeKiwi at."""
-_ARM: Final = "arm_"
-"""LeKiwi's joints are called as its leader arm's, behind this."""
+LEKIWI_JOINTS: Final = tuple(f"arm_{name}" for name in SIX_JOINTS)
 GRIPPER_RAD: Final = (0.0, math.radians(100.0))
-"""Its gripper goes from 0 to 100, counted as degrees are."""
+"""A LeKiwi's gripper goes from 0 to 100, counted as degrees are."""
 _READINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "velocity_rad_s": (".vel", ".velocity"),
     "current_a": (".current",),
@@ -280,10 +280,7 @@ class GenericFollower:
         if not arm:
             raise UnusableInputError(f"{device.name} takes no joint positions; it can't follow.")
         self._keys, self._n_arm = arm + speeds, len(arm)
-        prefix = _ARM if all(key.startswith(_ARM) for key in arm) else ""
-        self.joint_names = tuple(
-            key.removeprefix(prefix).removesuffix(_POSITION) for key in self._keys
-        )
+        self.joint_names = tuple(key.removesuffix(_POSITION) for key in self._keys)
         self.units = "rad" if device.name in IN_RADIANS else "deg"
         degree = 1.0 if self.units == "rad" else math.pi / 180.0
         self._rad_per_unit = np.array(
@@ -296,8 +293,7 @@ class GenericFollower:
         moves = [
             k for k, name in enumerate(self.joint_names[: self._n_arm]) if "gripper" not in name
         ]
-        names = [key.removesuffix(_POSITION) for key in self._keys]
-        self._silence = SilenceWatch(device, names, moves, station.safety.following_rad)
+        self._silence = SilenceWatch(device, self.joint_names, moves, station.safety.following_rad)
         self._is_silent = False
         _give_up_sending(device)
         start = self.read().position_rad
@@ -310,7 +306,7 @@ class GenericFollower:
         for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
             most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
             limits[k] = -most, most
-        is_lekiwi = prefix and self.joint_names[: self._n_arm] == SIX_JOINTS
+        is_lekiwi = self.joint_names[: self._n_arm] == LEKIWI_JOINTS
         given = (_lekiwi_limits_rad() if is_lekiwi else {}) | dict(station.joint_limits_rad)
         for k, name in enumerate(self.joint_names):
             if name in given:
@@ -477,7 +473,9 @@ class GenericLeader:
         self.where = str(getattr(device, "where", ""))
         """Host and port of a leader on another machine, or ""."""
         keys = number_keys(device.action_features)
-        by_joint = {key.removesuffix(_POSITION): key for key in keys}
+        own = {key.removesuffix(_POSITION): key for key in keys}
+        led = {leader_joint(name): name for name in follower.joint_names}
+        by_joint = {led.get(name, name): key for name, key in own.items()}
         wanted = set(follower.joint_names)
         self.base_stands = tuple(
             name for name in follower.joint_names if name.endswith(SPEED) and name not in by_joint
@@ -490,7 +488,7 @@ class GenericLeader:
             features = dict(device.action_features)
             names = features.get("names")  # as the keyboard's and gamepad's: a tool's steps
             says = map(str, names if isinstance(names, Mapping | list | tuple) else features)
-            gives = ", ".join(by_joint) or f"no joint positions but {', '.join(says)}"
+            gives = ", ".join(own) or f"no joint positions but {', '.join(says)}"
             raise UnusableInputError(
                 f"{device.name} gives {gives}; {follower.robot_type} "
                 f"takes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool "
@@ -499,7 +497,7 @@ class GenericLeader:
         self._keys = [by_joint.get(name, "") for name in follower.joint_names]
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
         self._last = LeaderSample(-math.inf, np.full(len(self._keys), np.nan))
-        self._newest = NewestMessages(device, list(by_joint))
+        self._newest = NewestMessages(device, list(own))
         self._failed = 0
         self._is_failing = False
         self._connected = True
@@ -551,7 +549,8 @@ def _lekiwi_limits_rad() -> dict[str, tuple[float, float]]:
     Its servos know their own ends better and stop there.
     """
     half_rad = ARM_MODELS["so101"].half_range_rad
-    return {name: (-most, most) for name, most in half_rad.items()} | {"gripper": GRIPPER_RAD}
+    ends = [*((-half_rad[name], half_rad[name]) for name in SIX_JOINTS[:-1]), GRIPPER_RAD]
+    return dict(zip(LEKIWI_JOINTS, ends, strict=True))
 
 
 def _give_up_sending(device: Any) -> None:

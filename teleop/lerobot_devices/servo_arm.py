@@ -27,6 +27,7 @@ from gaploop.core.messages import (
     SafeCommand,
     SafetyReason,
     Tick,
+    leader_joint,
 )
 from gaploop.core.protocols import BaseDriver, Follower
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, joined
@@ -352,6 +353,8 @@ class ServoLeader(ServoArms):
         """A base's speeds, which an arm doesn't ask for."""
         self.base: BaseDriver | None = None
         """Who asks for them instead."""
+        if not set(led) <= set(self.joint_names):
+            led = [leader_joint(name) for name in led]
         if set(self.joint_names) != set(led):
             own, theirs = ", ".join(self.joint_names), ", ".join(follower.joint_names)
             raise UnusableInputError(

@@ -158,7 +158,8 @@ def heard(host: Host, send: Callable[[], object], **wanted: float) -> None:
 def test_a_lekiwi_follows_with_its_arm_and_its_base_in_its_units(tmp_path: Any) -> None:
     with Host() as host:
         follower = lekiwi(host, tmp_path)
-        assert follower.joint_names[:2] == ("shoulder_pan", "shoulder_lift")  # as its leader's
+        # As LeRobot records them, beside whose episodes they lie; its leader's have no "arm_".
+        assert follower.joint_names[:2] == ("arm_shoulder_pan", "arm_shoulder_lift")
         assert follower.joint_names[6:] == BASE
         read = follower.read().position_rad
         np.testing.assert_allclose(np.degrees(read[:6]), 5.0)
