@@ -89,6 +89,9 @@ class Guest(Protocol):
 class LeaderPanel(IntentSource):
     """Base of keyboard and gamepad, for the main thread; DeviceError where there is no display."""
 
+    still = "HOLDING"
+    """What it says where nothing is to be moved."""
+
     def __init__(
         self,
         controls: Controls,
@@ -172,7 +175,7 @@ class LeaderPanel(IntentSource):
         self._snapshot = (intent, heard_s, self._closed)
         if self._now_s() - self._drawn_s >= DRAW_S:
             self._drawn_s = self._now_s()
-            sign = sign_of(intent, self.controls.pressed, self._trip, self._hold_key)
+            sign = sign_of(intent, self.controls.pressed, self._trip, self._hold_key, self.still)
             if self._guest is None:
                 self._window.draw(sign, intent)
             else:
@@ -208,7 +211,13 @@ class Sign:
     below: str
 
 
-def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_key: str) -> Sign:
+def sign_of(
+    intent: Intent,
+    pressed: Sequence[ControlAction],
+    trip: str,
+    hold_key: str,
+    still: str = "HOLDING",
+) -> Sign:
     """Return what the window says; `trip` is why the safety filter tripped, or ""."""
     if not intent.present:
         return Sign("NO GAMEPAD", RED, "Plug it in again, then clear the trip.")
@@ -217,7 +226,7 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
     if not intent.focused:
         return Sign("CLICK HERE", AMBER, "This window has lost the keyboard: nothing moves by it.")
     if not intent.held:
-        return Sign("HOLDING", GREY, f"Hold {hold_key} to move.")
+        return Sign(still, GREY, f"Hold {hold_key} to move.")
     moves = [action.value for action in pressed if action in MOTIONS]
     return Sign("MOVING" if moves else "READY", GREEN, ", ".join(moves) or "No motion requested.")
 
@@ -371,7 +380,7 @@ class BaseKeyboard(Keyboard):
         limits: of each [m/s, rad/s], shape (n, 2).
     """
 
-    keys, help_lines, hold_key = BASE_KEYS, BASE_HELP, "Shift"
+    keys, help_lines, hold_key, still = BASE_KEYS, BASE_HELP, "Shift", "BASE STANDS"
 
     def __init__(
         self,
