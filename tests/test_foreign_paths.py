@@ -92,7 +92,6 @@ datasets/absolute/examine.py:_trained_in | folder / output | reads
 datasets/absolute/examine.py:training_set | _trained_in(config, given) / root | reads
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours
-collect/intervention.py:OnStall.frame | self._still / self._stall | ours
 datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
