@@ -100,6 +100,8 @@ def save(
     model.save_pretrained(folder)
     config = json.loads((folder / CONFIG).read_text())
     config[BASE_KEY] = named
+    if isinstance(modules := config.get("target_modules"), list):
+        config["target_modules"] = sorted(modules)  # PEFT's set: the id changed with every saving
     write_atomically(folder / CONFIG, json.dumps(config, indent=1, sort_keys=True) + "\n")
     path, policy.config.pretrained_path = policy.config.pretrained_path, None
     policy.config.save_pretrained(folder)

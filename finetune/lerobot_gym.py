@@ -618,6 +618,6 @@ def _feature(key: str, value: np.ndarray[Any, Any], joints: Sequence[str]) -> di
         names = ["height", "width", "channels"]
         return {"dtype": "video", "shape": value.shape, "names": names}
     names = [f"{key.rpartition('.')[2]}_{k}" for k in range(len(value))]
-    if len(joints) == len(value):
+    if len(joints) == len(value) and key in (ACTION, STATES["agent_pos"]):
         names = [f"{joint}.pos" for joint in joints]
     return {"dtype": "float32", "shape": value.shape, "names": names}

@@ -20,12 +20,14 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.progress import loading
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.examine import OTHERS_SIMULATIONS
 from gaploop.datasets.columns import ACTION, ENVIRONMENT, STATE
 from gaploop.datasets.mixing.sources import REPORT, OpenMixture, load_mixture, open_mixture, report
 from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 from gaploop.finetune.batches import check_all_finite, check_signature, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import ActPolicy, cameras_of, cell_of, load_policy, resolve
+from gaploop.finetune.lerobot_trust import SIDECAR
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
 from gaploop.finetune.reinforce import reinforce
 from gaploop.finetune.tuning.lerobot_image_policy import fitting_config
@@ -99,7 +101,9 @@ def run(config: FinetuneConfig) -> int:
         where += " with the same --env.*, and once without"
         lines.append(attempts_words(result.rounds))
     try_it = f"gaploop evaluate --policy.path={made.folder} --n=100{where}"
-    if config.real and not cameras_of(made.folder) <= {OVERHEAD}:  # the cell has no others
+    if str(read_json(made.folder / SIDECAR).get("robot_type")) in OTHERS_SIMULATIONS:
+        try_it += " --env.scene=FILE  # or --env.gym=ID: the simulation that it was trained in"
+    elif config.real and not cameras_of(made.folder) <= {OVERHEAD}:  # the cell has no others
         data = " ".join(shlex.quote(str(root)) for root in config.real)
         try_it = f"gaploop check {data} --policy.path={made.folder}"
     lines.append(

@@ -266,26 +266,42 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         return observation if self._raw else self.named(observation)
 
     def named(self, observation: Any) -> Any:
-        """Return an observation as LeRobot reads it: `agent_pos` and `pixels`.
+        """Return an observation as LeRobot reads it: `agent_pos`, `environment_state`, `pixels`.
 
-        Without pictures the state is `environment_state`, too: policies such as ACT and Diffusion
-        refuse to look at nothing but an arm.
+        What the environment calls so itself stays so; its other vectors join `environment_state`,
+        its other pictures `pixels`. Without pictures the state is `environment_state`, too:
+        policies such as ACT and Diffusion refuse to look at nothing but an arm.
         """
-        keys = set(observation) if isinstance(observation, Mapping) else set()
-        if "agent_pos" in keys or (keys and keys <= {"pixels", *STATES}):
-            return _channels_last(observation)
-        state = state_in(observation)
-        pictures = pictures_in(observation)
-        if not pictures and self.render_mode is not None:
+        usual = {"pixels", *STATES}
+        own = {k: v for k, v in observation.items() if k in usual} if _is_named(observation) else {}
+        rest = {k: v for k, v in observation.items() if k not in own} if own else observation
+        shown, pictures = _channels_last(own), pictures_in(rest)
+        if not pictures and self.render_mode is not None and not {"pixels", SCENE} & set(own):
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
-        if not pictures and not state.size:
+        if own and pictures:
+            pictures |= pictures_in({CAMERA: shown.get("pixels", {})})
+        if pictures:
+            shown["pixels"] = pictures
+        vectors = [v for _, v in numbers_in(rest)]
+        if not own and vectors:
+            shown["agent_pos"] = state_in(observation)
+        elif vectors:
+            shown[SCENE] = np.concatenate([shown.get(SCENE, ()), *vectors], dtype=np.float32)
+        if "agent_pos" in shown and not shown.keys() & {"pixels", SCENE}:
+            shown[SCENE] = np.asarray(shown["agent_pos"], dtype=np.float32)
+        if not shown:
             raise UnusableInputError(
                 f"{self.world.instruction} shows neither vectors nor pictures (RGB, uint8), so "
                 "that a policy has nothing to go by. Show them by a gymnasium.Wrapper of yours."
             )
-        shown: dict[str, Any] = {"agent_pos": state} if state.size else {}
-        return {**shown, **({"pixels": pictures} if pictures else {SCENE: state})}
+        return shown
+
+
+def _is_named(observation: Any) -> bool:
+    """Return whether an observation has the keys that LeRobot reads."""
+    keys = set(observation) if isinstance(observation, Mapping) else set()
+    return "agent_pos" in keys or bool(keys and keys <= {"pixels", *STATES})
 
 
 def _channels_last(value: Any) -> Any:
@@ -295,10 +311,9 @@ def _channels_last(value: Any) -> Any:
 
 
 def state_in(observation: Any) -> NDArray[np.float32]:
-    """Return the arm and the things of an observation that names them, or else all its vectors."""
-    if isinstance(observation, Mapping) and "agent_pos" in observation:
-        parts = [observation[key] for key in STATES if key in observation]
-        return np.concatenate(parts, dtype=np.float32)
+    """Return all vectors of an observation; the arm first, where it is named."""
+    if _is_named(observation):  # these first, as a policy is shown them
+        observation = {**{k: observation[k] for k in STATES if k in observation}, **observation}
     vectors = [value for _, value in numbers_in(observation)]
     return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
 

@@ -675,6 +675,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
     moves, servos = on.commands, bool(known and known.servos)
     limits = np.minimum(moves.speed_limit_rad_s, moves.acceleration_limit_rad_s2)
     bands = np.add(moves.play_rad, moves.dead_band_rad)
+    if known is None and (bands.any() or np.isfinite(limits).any() or on.sensors.shifts):
+        raise UnavailableError("no MuJoCo model was found in it")
     if not servos and (bands.any() or np.isfinite(limits).any()):
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):

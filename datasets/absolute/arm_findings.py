@@ -224,7 +224,7 @@ class ArmTests(RowTests):
 
     def _dead(self) -> None:
         """Joints that stand, but for a jitter, while their command moves; or the other way."""
-        apart = self._never_met()
+        apart, late = self._never_met(), math.ceil(joint_fits.LATEST_S * self.fps)
         for k in self._free(arm_only=False):
             name = self.names[k]
             moves = max(5.0, 0.1 * max(float(np.ptp(e.command[:, k])) for e in self.episodes))
@@ -232,7 +232,9 @@ class ArmTests(RowTests):
             dead, idle = dict[int, float](), dict[int, float]()
             for e in self.episodes:
                 asked, went = (float(np.ptp(x[:, k])) for x in (e.command, e.reading))
-                if asked > moves and went < max(0.5, 0.03 * asked):
+                # What was told in an episode's last moments may be answered after it.
+                due = e.command[: max(1, len(e.command) - late), k]
+                if np.ptp(due) > moves and went < max(0.5, 0.03 * asked):
                     dead[e.index] = asked
                 elif went - _shakes(e.reading[:, k]) > moves and asked < max(0.5, 0.03 * went):
                     idle |= {e.index: went} if k not in apart else {}

@@ -74,6 +74,11 @@ ASK_POLICY: Final = (
     "Ask the policy first: gaploop diagnose with --policy.path, and --trained_on its training set."
 )
 """Outside the embedded cell, whose twin would be one of another scene."""
+REPLAY: Final = (
+    "Measure first: gaploop identify DATASET --env.scene=FILE (or --env.gym=ID), then gaploop "
+    "diagnose --twin=station_twin.yaml."
+)
+"""In a simulation of somebody's own."""
 FIND_OUT: Final = "Find out first:"
 """Begins the note of a plan that asks for more rollouts before it pays for episodes."""
 COLLECT, RESIMULATE = "collect", "resimulate"
@@ -474,8 +479,9 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
         if hidden and not unclear and not (quotas and reproduced):
             if reproduced:
                 return _look_first(summary["station"])
+            there = REPLAY if summary.get("sim_to_sim") else ASK_POLICY
             return f"Not decided: nothing here rules out {', '.join(map(words, hidden))}. " + (
-                ASK_POLICY if _is_elsewhere(summary) else MEASURE
+                there if _is_elsewhere(summary) else MEASURE
             )
         if summary.get("takes") and not summary.get("diagnosed", 1):
             return "Nothing failed: there is nothing to put right or to collect for."
@@ -492,6 +498,8 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
 
 def _look_first(station: Mapping[str, Any]) -> str:
     """Return what a person looks at where what was measured doesn't explain the failures."""
+    if POLICY in station["named"]:
+        return "Don't collect yet: what fails is the policy itself (below)."
     leading: str = station["leading"]
     likely = station["posterior"].get(leading, 0.0)
     if leading in list(GapDimension) and likely >= LIKELY:
@@ -529,7 +537,8 @@ def _notes(
     ]  # fmt: skip
     notes = [f"Mend first: {f['what']} → {f['fix']}" for f in first[:MENDED]]
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
-    if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
+    by_itself = POLICY in summary.get("station", {}).get("named", ())
+    if by_itself and nominal[0] > 0:
         how, typed = better_policy(ask.about)
         notes.append(
             f"Fix the policy first: it fails in the nominal simulation, too. {how}, then roll out "
@@ -538,13 +547,13 @@ def _notes(
         )
     if _is_script(ask) and failures.causes and ask.about is not None:
         notes.append(mended_script(ask.about))
-    if n and named < LEAST_TAKES and not failures.by_station:
+    if n and named < LEAST_TAKES and not failures.by_station and not by_itself:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
             "before more than a few episodes are paid for. Roll out ten more and diagnose again, "
             f"or label what you saw (gaploop label).{channels}"
         )
-    elif 3 * named < 2 * n and not failures.by_station:
+    elif 3 * named < 2 * n and not failures.by_station and not by_itself:
         notes.append(
             f"{n - named} of {n} failures have no named cause; they count by their posterior. "
             f"Label a dozen by hand before a long campaign (gaploop label).{channels}"

@@ -265,8 +265,8 @@ SLUGGISH: Final = ("actuator_response.slow", "actuator_response.weak")
 """Drives that get where they are told to, but later: a policy that drives slower loses nothing."""
 DEMONSTRATOR: Final = "demonstrator"
 """Who shows the task in a scene file; elsewhere --record_with names a script."""
-SHOWN_FROM: Final = "--seed=1000"
-"""Its first scene: of others than those that the remedy is evaluated on."""
+SHOWN_FROM, MORE_FROM = "--seed=1000", "--seed=5000"
+"""Its first scene: of others than those that the remedy is evaluated on, and of more of them."""
 SPEED_SCALE: Final = 0.5
 """Of the policy's speed, where it is to drive slower."""
 RANGES: Final[Mapping[GapDimension, str]] = {
@@ -570,7 +570,8 @@ def better_policy(about: PlanContext | None) -> tuple[str, str]:
     who = shlex.split(about.record_with) or [f"--policy.path={DEMONSTRATOR}"] * (
         "scene" in about.world
     )
-    line = ["gaploop", "evaluate", *who, *_world_options(about), SHOWN_FROM, "--n=100"]
+    # Other scenes than the page's own demonstrations, which would only be had twice.
+    line = ["gaploop", "evaluate", *who, *_world_options(about), MORE_FROM, "--n=100"]
     typed = shlex.join([*line, "--dataset.root=more"]) if who else ""
     return "Train it longer (--steps) or on more demonstrations", typed
 

@@ -183,7 +183,10 @@ class TakePanel:
         if (*shown, self._site.examined) != self._shown:
             self._shown = (*shown, self._site.examined)
             shows = self._site.shows(take.episode.index)
-            _refill(self._head, lambda: _head(take, shows))
+            ended, recorded = self._site.ended.get(take.episode.index), ""
+            if ended is not None and take.episode.outcome == Outcome.UNLABELLED:
+                recorded = f"{self._site.column} says {'success' if ended else 'failure'}"
+            _refill(self._head, lambda: _head(take, shows, recorded))
             if session.use_suggestions:
                 _refill(self._suggestion, lambda: _suggestion(*shown))
         _refill(self._others, lambda: _others(view.others(uid), view.differ(uid)))
@@ -217,13 +220,19 @@ def _text(words_: str, kind: str = "", tag: str = "div") -> None:
     TextElement(tag=tag, text=words_).classes(kind)
 
 
-def _head(take: Listed, shows: Sequence[str]) -> None:
+def _head(take: Listed, shows: Sequence[str], recorded: str) -> None:
     episode, info = take.episode, take.episode.info
     title = TextElement(tag="h2", text=f"#{episode.index} · {episode.outcome.value}")
     title.props["title"] = info.uid
     _text(info.task or "no task", "task")
     seconds = f"{episode.length / info.fps:.1f} s" if episode.length and info.fps else ""
-    facts = [info.kind.value, info.domain.value.replace("_", "-"), seconds, info.robot_type]
+    facts = [
+        info.kind.value,
+        info.domain.value.replace("_", "-"),
+        seconds,
+        info.robot_type,
+        recorded,
+    ]
     named = {"policy": info.policy, "session": info.session, "operator": info.operator}
     for what, name in named.items():
         if name:  # without the end of a hash or uid in it
@@ -564,7 +573,8 @@ class ReviewPage:
         wrong, waiting = saver.trouble or self._site.trouble, saver.waiting
         text = f"saved {saver.saved}" if saver.saved else ""
         if wrong:
-            text = f"{wrong} {waiting} not saved yet, kept here." if waiting else wrong
+            more = f" {waiting} not saved yet, kept here."
+            text = f"{wrong.removesuffix('.')}.{more}" if waiting else wrong
         elif waiting:
             text = "saving …"
         self._status.set_text(text)

@@ -8,15 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.grippers import sides_of
+from gaploop.core.grippers import is_grip, sides_of
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
+from gaploop.core.vocabulary import named
 from gaploop.failure_analysis.modes import spans
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import GRIPPER_RAD, ArmMotion, TakeView
 
 MOST_POINTS: Final = 400
 """Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
+MOST_LINES: Final = 6
+"""Of one strip of a robot with dozens of joints."""
 _PHASE_STEPS: Final = 64
 _PHASE_EXACT_S: Final = 0.02
 
@@ -101,6 +104,8 @@ def curves(take: Take) -> Curves:
     lines = [_line(n, t, v * 1000) for n, (t, v) in ages_s.items() if np.isfinite(v).any()]
     found.append(Strip("late", "ms", tuple(lines)))
     frames = take.frames
+    if motion is None:
+        found += _recorded(take)
     marked = [*_phases(motion)]
     for start_s, end_s in spans(frames.t_s, frames.intervention, bridge_s=0.1):
         marked.append(MarkedSpan("intervention", start_s, end_s, "a person drives"))
@@ -112,6 +117,25 @@ def curves(take: Take) -> Curves:
                 marked.append(MarkedSpan("safety", start_s, end_s, says))
     strips = tuple(strip for strip in found if strip is not None and strip.lines)
     return Curves(frames.t_s, take.duration_s, strips, tuple(marked))
+
+
+def _recorded(take: Take) -> Iterator[Strip]:
+    """Yield readings and commands as they stand in the rows, where they aren't known as angles."""
+    names, said = take.info.joint_names, take.info.units
+    unit = "as recorded" if said in ("", "unknown") else named(said)
+    drawn: dict[str, list[tuple[float, CurveLine]]] = {"gripper": [], "reading": [], "command": []}
+    for what, rows in (("reading", take.frames.state), ("command", take.frames.sent)):
+        for k, values in enumerate(rows.T if rows.size else ()):
+            name = names[k] if rows.shape[1] == len(names) else str(k)
+            moves = float(np.ptp(values[np.isfinite(values)])) if np.isfinite(values).any() else 0.0
+            grip = is_grip(name)
+            line = _line(f"{name} {what}" if grip else name, take.frames.t_s, values)
+            drawn["gripper" if grip else what].append((moves, line))
+    for title, lines in drawn.items():
+        most = sorted(lines, key=lambda pair: -pair[0])[:MOST_LINES]
+        if len(lines) > MOST_LINES:
+            title += f" of the {MOST_LINES} of {len(lines)} that move most"
+        yield Strip(title, unit, tuple(line for _, line in most))
 
 
 def _currents(take: Take) -> Strip | None:

@@ -28,12 +28,12 @@ from gaploop.core.journal_format import read_header, read_take, take_folders
 from gaploop.core.messages import Image
 from gaploop.core.paths import inside
 from gaploop.core.station import StationScene
-from gaploop.core.take import Take
+from gaploop.core.take import Images, Take
 from gaploop.core.vocabulary import Outcome, set_up
 from gaploop.datasets import columns, layout
 from gaploop.datasets.labels import LabelStore, where
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import read_episode, video_of
+from gaploop.datasets.lerobot_read import pictures_of, read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.v3_files import data_file
 from gaploop.datasets.video import (
@@ -43,7 +43,6 @@ from gaploop.datasets.video import (
     encode,
     open_video,
     pictures_at,
-    shown_frames,
 )
 from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, TakeDiagnosis
 from gaploop.failure_analysis.review.signals import curves, options
@@ -214,13 +213,17 @@ REFERENCE_TAKES: Final = 40
 
 @dataclass(frozen=True)
 class CameraVideo:
-    """Where a camera's pictures of one take are: so many `frames`, 0 where only the file knows."""
+    """Where a camera's pictures of one take are: so many `frames`, 0 where only the file knows.
+
+    `stored` are those that lie in the rows themselves, and not in a video.
+    """
 
     camera: str
     path: Path
     start_s: float
     frames: int
     fps: float
+    stored: Images | None = None
 
 
 class TakeSource:
@@ -297,12 +300,15 @@ class TakeSource:
             files = [journal_format.camera_path(path, c) for c in names]
             found = [CameraVideo(c, f, 0.0, 0, fps) for c, f in zip(names, files, strict=True)]
         else:
-            found = []
-            for key in self._info.video_keys:
-                file, start_s = video_of(self._info, episode.row, key)
+            found, info = [], self._info
+            for key in dict.fromkeys([*info.video_keys, *info.camera_keys]):
+                file, start_s = video_of(info, episode.row, key)
+                stored = None
+                if key not in info.video_keys:
+                    file, stored = data_file(info, episode), pictures_of(info, episode, key)
                 if file is not None:
-                    camera = key.removeprefix(columns.IMAGES)
-                    found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
+                    where_ = key.removeprefix(columns.IMAGES), file, start_s, episode.length
+                    found.append(CameraVideo(*where_, info.fps, stored))
         return sorted(found, key=lambda video: video.camera != self._scene.camera)
 
     def picture(self, episode: EpisodeRow, camera: str, row: int) -> Image:
@@ -314,8 +320,8 @@ class TakeSource:
         for video in self.pictures(episode):
             if video.camera == camera:
                 self.inside(video.path)
-                images = VideoRange(video.path, video.start_s, video.frames or row + 1, video.fps)
-                for _, picture in pictures_at(images, [row]):
+                some = video.path, video.start_s, video.frames or row + 1, video.fps
+                for _, picture in pictures_at(video.stored or VideoRange(*some), [row]):
                     return picture
         raise UnusableInputError(f"This episode has no picture {row} of camera {camera!r}.")
 
@@ -379,14 +385,15 @@ def make_playable(picture: CameraVideo, target: Path) -> None:
     Raises:
         UnusableInputError: they can't be read, or there are none.
     """
-    with open_video(picture.path) as container:
-        context = container.streams.video[0].codec_context
-        plays = context.codec.canonical_name in PLAYABLE and context.pix_fmt == SUBSAMPLED
-        frames = picture.frames
-        if not frames:  # up to where a kill may have torn the file
-            with contextlib.suppress(av.FFmpegError):
-                for packet in container.demux(video=0):
-                    frames += bool(packet.size) and not packet.is_corrupt
+    frames, plays = picture.frames, False
+    if picture.stored is None:
+        with open_video(picture.path) as container:
+            context = container.streams.video[0].codec_context
+            plays = context.codec.canonical_name in PLAYABLE and context.pix_fmt == SUBSAMPLED
+            if not frames:  # up to where a kill may have torn the file
+                with contextlib.suppress(av.FFmpegError):
+                    for packet in container.demux(video=0):
+                        frames += bool(packet.size) and not packet.is_corrupt
     if not frames:
         raise UnusableInputError(f"{picture.path} holds no whole picture. The episode was cut off.")
     if plays:
@@ -401,9 +408,9 @@ def make_playable(picture: CameraVideo, target: Path) -> None:
 
 def _decoded(picture: CameraVideo, frames: int) -> Iterator[av.VideoFrame]:
     """Yield pictures of even sizes from the first one on, up to where the file may be torn."""
-    with open_video(picture.path) as container, contextlib.suppress(DamagedVideoError):
-        for frame in shown_frames(picture.path, container, picture.start_s, frames, picture.fps):
-            image = frame.to_ndarray(format="rgb24")
+    of_video = VideoRange(picture.path, picture.start_s, frames, picture.fps)
+    with contextlib.suppress(DamagedVideoError):
+        for image in (picture.stored or of_video)():
             height, width = (n - n % 2 for n in image.shape[:2])
             even = np.ascontiguousarray(image[:height, :width])
             yield av.VideoFrame.from_ndarray(even, format="rgb24")
@@ -452,7 +459,7 @@ class Preparer:
         else:
             address = f"media/{quote(uid, safe='')}"
             cameras = {p.camera: f"{address}/{quote(p.camera, safe='')}" for p in pictures}
-            message = "" if cameras else "This episode has no video."
+            message = "" if cameras else "This episode has no pictures."
             signals = json.dumps(options(drawn)) if drawn.strips else ""
             marks = [(span.start_s, span.end_s, span.label) for span in drawn.spans]
             found = Prepared(cameras, drawn.frame_t_s.tolist(), fps, signals, marks, message)

@@ -307,8 +307,12 @@ class TakeView:
     def blind(self) -> dict[str, str]:
         """Return source of signals to why nothing of it can be seen."""
         no_pictures = "no pictures" if self._images else "pictures not analysed"
+        frames, no_motion = self.take.frames, "no joint commands with readings"
+        if len(frames) and frames.state.size and frames.sent.size:
+            few = "too few frames" if len(frames) < 10 else "no joint angles that are known"
+            no_motion = f"{few} in commands and readings"
         channels = (
-            ("motion", self.motion, "no joint commands with readings"),
+            ("motion", self.motion, no_motion),
             ("currents", self.currents_a, "no motor currents"),
             ("loads", self.loads_pct, "no drive loads"),
             ("scene", self.scene, "no tracked scene"),

@@ -612,6 +612,18 @@ def test_a_joint_that_moves_without_its_command_is_named() -> None:
     assert [(f.kind, f.about) for f in report(plain).findings] == [("dead_joint", NAMES[3])]
 
 
+def test_what_is_told_in_an_episodes_last_moments_may_be_answered_after_it() -> None:
+    """A hand that is let go as an episode ends was "stands still while its command moves"."""
+    plain = recording(1)
+    for e in plain.episodes:
+        e.command[:, 5] = e.reading[:, 5] = 5.0
+        e.command[-12:, 5] = 45.0
+    assert "dead_joint" not in {f.kind for f in report(plain).findings}
+    for e in plain.episodes:
+        e.command[100:, 5] = 45.0
+    assert ("dead_joint", NAMES[5]) in {(f.kind, f.about) for f in report(plain).findings}
+
+
 @pytest.mark.parametrize("noise_deg", [0.5, 2.0, 6.0])
 def test_noise_is_no_motion_without_a_command(noise_deg: float) -> None:
     """At 2 degrees of noise four joints "move though their commands never change", by 10.9°."""

@@ -312,6 +312,38 @@ def test_actions_and_observations_that_are_no_vectors_are_refused() -> None:
         GymAttempts(GymWorld(Blind), 20)
 
 
+@pytest.mark.parametrize(
+    ("others", "state"),
+    [
+        ({"puck": np.arange(4.0)}, [0.0, 1.0, 2.0, 3.0]),
+        ({"environment_state": np.ones(2), "more": {"puck": np.full(1, 5.0)}}, [1.0, 1.0, 5.0]),
+        ({"wrist": np.zeros((6, 8, 3), np.uint8)}, None),
+        ({"pixels": np.zeros((6, 8, 3), np.uint8), "puck": np.full(1, 5.0)}, [5.0]),
+        ({}, [7.0, 8.0]),
+    ],
+)
+def test_what_stands_beside_agent_pos_is_shown_too(
+    others: dict[str, Any], state: list[float] | None
+) -> None:
+    """Of {agent_pos, puck} the puck was lost in silence, and demonstrations taught nothing."""
+
+    class Beside(Bench):
+        def __init__(self) -> None:
+            super().__init__()
+            self.render_mode: Any = None
+
+        def _get_obs(self) -> Any:
+            return {"agent_pos": np.array([7.0, 8.0]), **others}
+
+    attempts = GymAttempts(GymWorld(Beside), 20)
+    seen, _ = attempts.reset(seed=0)
+    assert seen["agent_pos"].tolist() == [7.0, 8.0]
+    assert seen.get("environment_state", np.zeros(0)).tolist() == (state or [])
+    assert ("pixels" in seen) == bool({"pixels", "wrist"} & set(others))
+    assert set(seen) == set(attempts.observation_space.spaces)  # type: ignore[attr-defined]
+    assert attempts.step(np.zeros(4))[0].keys() == seen.keys()
+
+
 def test_a_wrapped_environment_is_a_world() -> None:
     world = GymWorld(Bench)
     assert isinstance(world, World)

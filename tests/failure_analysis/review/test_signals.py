@@ -74,6 +74,29 @@ def test_a_take_without_any_channel_is_drawn_empty() -> None:
     json.dumps(options(found))
 
 
+def test_rows_of_an_unknown_arm_are_drawn_as_they_stand() -> None:
+    """Of a robot whose units nobody knows the page drew nothing; of dozens of joints it draws those
+    that move most."""
+    t_s, size = np.arange(40) / 10.0, np.arange(1.0, 11.0)
+    state = np.sin(t_s)[:, None] * size * 1e-3
+    names = (*(f"slide_{k}" for k in range(9)), "gripper")
+    frames = replace(
+        Frames.empty(10), t_s=t_s, state=state, action=state, sent=state,
+        environment_state=np.empty((40, 0)), intervention=np.zeros(40, bool),
+        safety=np.zeros(40, np.int64),
+    )  # fmt: skip
+    info = TakeInfo("take", robot_type="mine", joint_names=names, fps=10.0)
+    found = curves(Take(info, Outcome.FAILURE, frames, Telemetry(np.empty(0), {})))
+    drawn = {strip.title: [line.name for line in strip.lines] for strip in found.strips}
+    most = [f"slide {k}" for k in (8, 7, 6, 5, 4, 3)]
+    assert drawn == {
+        "gripper": ["gripper reading", "gripper command"],
+        "reading of the 6 of 9 that move most": most,
+        "command of the 6 of 9 that move most": most,
+    }
+    assert {strip.unit for strip in found.strips} == {"as recorded"}
+
+
 def test_frames_alone_are_drawn(take: Take) -> None:
     found = curves(replace(take, telemetry=Telemetry(np.empty(0), {})))
     assert "gripper" in [strip.title for strip in found.strips]

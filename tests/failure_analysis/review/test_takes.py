@@ -84,6 +84,34 @@ def test_what_browsers_cant_play_or_cut_is_encoded_anew(
         assert (context.codec.canonical_name, context.pix_fmt) == ("h264", "yuv420p")
 
 
+def test_pictures_that_lie_in_the_rows_are_shown_as_those_of_videos(tmp_path: Path) -> None:
+    """A dataset of LeRobot's without videos had "no video" in every episode."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    shape, root = picture(0, 60).shape, tmp_path / "images"
+    features = {
+        "observation.images.top": {
+            "dtype": "image", "shape": shape, "names": ["height", "width", "channels"]
+        },
+        "action": {"dtype": "float32", "shape": (1,), "names": ["gripper.pos"]},
+    }  # fmt: skip
+    made = LeRobotDataset.create("me/images", int(FPS), features, root=root, use_videos=False)
+    for k in range(30):
+        action = np.zeros(1, np.float32)
+        pixels = picture(k, 60)
+        made.add_frame({"observation.images.top": pixels, "action": action, "task": "Pick"})
+        if k in (9, 29):
+            made.save_episode()
+    made.finalize()
+    store = open_labelled(root)
+    source, episode = TakeSource(store), store.episodes[1]
+    (camera,) = source.pictures(episode)
+    assert camera.camera == "top"
+    numbers = [number for number, _ in shown(Media(tmp_path).video(episode.info.uid, camera))]
+    assert numbers == list(range(10, 30))
+    assert number_of(source.picture(episode, "top", 7)) == 17
+
+
 def test_a_dataset_that_points_outside_is_refused(dataset: Path, tmp_path: Path) -> None:
     """info.json of a stranger's dataset could name any file of this machine."""
     (tmp_path / "secret.mp4").write_bytes(b"secret")
