@@ -260,7 +260,7 @@ def options(curves: Curves) -> dict[str, Any]:
                 "lineStyle": {"width": 1.3},
                 "color": COLOURS[k % len(COLOURS)],
                 "data": [
-                    [round(float(t), 3), None if math.isnan(v) else round(float(v), 3)]
+                    [round(float(t), 3), None if math.isnan(v) else float(f"{v:.6g}")]
                     for t, v in zip(line.t_s, line.values, strict=True)
                 ],
             }

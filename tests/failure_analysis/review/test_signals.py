@@ -95,6 +95,10 @@ def test_rows_of_an_unknown_arm_are_drawn_as_they_stand() -> None:
         "command of the 6 of 9 that move most": most,
     }
     assert {strip.unit for strip in found.strips} == {"as recorded"}
+    line = next(
+        one for one in options(found)["series"] if one.get("name", "").startswith("slide 3")
+    )
+    assert len({value for _, value in line["data"]}) > 35, "4 mm, rounded to whole ones, were steps"
 
 
 def test_frames_alone_are_drawn(take: Take) -> None:
