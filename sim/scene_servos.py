@@ -23,7 +23,7 @@ HOME: Final = "home"
 
 
 @dataclass(frozen=True)
-class Drive:
+class SceneDrive:
     """An actuator that is sent where to be.
 
     Attributes:
@@ -46,7 +46,7 @@ class Drive:
 class Finger:
     """A servo that goes along with the gripper's first: its goals [rad, m] at both ends."""
 
-    drive: Drive
+    drive: SceneDrive
     closed: float
     opened: float
 
@@ -73,7 +73,7 @@ class SceneServos:
         hand = str(scene.gripper.get("joint") or "")
         pushes = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_ACTUATOR, hand)
         if pushes >= 0 and hand not in known and pushes not in servos:
-            known[hand] = Drive(hand, pushes)
+            known[hand] = SceneDrive(hand, pushes)
         sent = {*servos, *(drive.actuator for drive in known.values())}
         self.others = [_name(model, a) for a in range(model.nu) if a not in sent]
         self._require(scene.joints, known, "joints")
@@ -195,15 +195,15 @@ class SceneServos:
         return found
 
 
-def _drive(model: mujoco.MjModel, actuator: int, per_goal: float, at_0: float) -> Drive:
+def _drive(model: mujoco.MjModel, actuator: int, per_goal: float, at_0: float) -> SceneDrive:
     on = int(model.actuator_trnid[actuator, 0])
     if int(model.actuator_trntype[actuator]) == int(mujoco.mjtTrn.mjTRN_TENDON):
         name = model.actuator(actuator).name or model.tendon(on).name
-        return Drive(name, actuator, per_goal, at_0, tendon=on)
-    return Drive(model.joint(on).name, actuator, per_goal, at_0, joint=on)
+        return SceneDrive(name, actuator, per_goal, at_0, tendon=on)
+    return SceneDrive(model.joint(on).name, actuator, per_goal, at_0, joint=on)
 
 
-def _jaw(model: mujoco.MjModel, drive: Drive) -> str:
+def _jaw(model: mujoco.MjModel, drive: SceneDrive) -> str:
     """Return a joint that a gripper's drive moves, by itself or by its tendon; "" for none."""
     if drive.joint is not None:
         return drive.name
