@@ -26,7 +26,7 @@ from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import append_line, json_lines, read_json, writable_folder, write_json
-from gaploop.core.messages import FloatArray, Tick
+from gaploop.core.messages import SPEED, FloatArray, Tick
 from gaploop.core.protocols import Follower
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
@@ -193,6 +193,11 @@ HELD: Final = 0.05
 """A number that was read once is taken to be right to this share."""
 SAID: Final = ("offset", "noise", "repeats", "quantum", "dead_band", "joint_delay", "jumps")
 """Kinds that motions of a few degrees can show; the others are for demonstrations."""
+MENDS: Final = {
+    "offset": "Where nothing weighs on it, calibrate leader and follower in one pose.",
+    "repeats": "Look at what is between here and the servos: a network, or a bus at a low rate.",
+}
+"""What to do where a dataset would be edited, or sent here."""
 
 
 class MotionLog:
@@ -214,8 +219,9 @@ class MotionLog:
         step = max(1, round(1 / FPS / max(float(np.median(np.diff(t))), 1e-3)))
         turns = self.turns[::step]
         fps = 1.0 / float(np.median(np.diff(t[::step])))
-        sent = np.degrees([turn.command.sent_rad for turn in turns])
-        read = np.degrees([turn.state.position_rad for turn in turns])
+        names = [name for name in names if not name.endswith(SPEED)]  # a base's stand last
+        sent = np.degrees([turn.command.sent_rad[: len(names)] for turn in turns])
+        read = np.degrees([turn.state.position_rad[: len(names)] for turn in turns])
         around, last = round(AROUND_S * fps), 0
         made = []
         moves = np.abs(np.diff(sent, axis=0)) > 0.01
@@ -236,7 +242,8 @@ def check_motion(report: AbsoluteReport) -> Iterator[CheckResult]:
     """Yield what the test motions show by themselves."""
     said = [f for f in report.findings if f.kind in SAID]
     for finding in said:
-        yield CheckResult(MOTION, Level.WARN, finding.line(), finding.command, finding.to_json())
+        fix = MENDS.get(finding.kind, finding.command)
+        yield CheckResult(MOTION, Level.WARN, finding.line(), fix, finding.to_json())
     if not said:
         rests = [f for f in report.figures if f.what == "offset"]
         worst = max(rests, key=lambda f: abs(f.size.value), default=None)
@@ -253,6 +260,7 @@ def rest_figures(names: Sequence[str], position_rad: FloatArray) -> list[Figure]
         Figure("reading at rest", name, "°", Estimate(value, value - PLAY_DEG, value + PLAY_DEG),
                SLIPPED_DEG)
         for name, value in zip(names, degrees, strict=True)
+        if not name.endswith(SPEED)
     ]  # fmt: skip
 
 

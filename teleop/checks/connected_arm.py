@@ -23,6 +23,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
+    SPEED,
     FloatArray,
     FollowerState,
     LeaderSample,
@@ -66,6 +67,10 @@ STILL: Final = 0.3
 """A joint that came less than this share of the way has not."""
 MARGIN_RAD: Final = 0.03
 """Kept off the joint limits [rad]."""
+SETTLED_S: Final = 4.0
+"""An arm that has begun to hold gets so long to come to rest [s]."""
+RESTS_S, RESTS_RAD = 0.4, 0.004
+"""What moves by less in so long rests."""
 LATE_S: Final = 60.0
 """The motion may take this much longer than it should [s]: a busy machine is told of elsewhere."""
 SETTLED_TURNS: Final = 20
@@ -172,7 +177,8 @@ def check_moving(
     """
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
-    leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
+    speeds = sum(name.endswith(SPEED) for name in follower.joint_names)
+    leader, lateness = OneJoint(follower.read().position_rad, limits_rad, speeds), Lateness()
     is_simulated = station.domain is Domain.SIM
     if not is_simulated:
         log.info(
@@ -216,7 +222,7 @@ def check_moving(
             yield CheckResult(ESTOP, Level.FAIL, found, fix, by=By.PERSON)
             return
         if MEASURE in checks:
-            for joint in [*range(len(follower.joint_names))] * MEASURED_ROUNDS:
+            for joint in [*leader.joints] * MEASURED_ROUNDS:
                 _move(control, leader, joint, MEASURED_RAD, MEASURED_RAD_S)
         yield lateness.check(rates.period_s, station.domain)
         moved = leader if MEASURE in checks else None
@@ -264,11 +270,16 @@ class Moved:
 
 
 class OneJoint:
-    """A `Leader` that holds the arm and moves one joint when told to; a `TakeSink` of the loop."""
+    """A `Leader` that holds the arm and moves one joint when told to; a `TakeSink` of the loop.
 
-    def __init__(self, start_rad: FloatArray, limits_rad: FloatArray) -> None:
+    The last `speeds` are those of a base, which stands.
+    """
+
+    def __init__(self, start_rad: FloatArray, limits_rad: FloatArray, speeds: int = 0) -> None:
         low, high = limits_rad.T
         self._room = (low + MARGIN_RAD, high - MARGIN_RAD)
+        self.joints = range(len(start_rad) - speeds)
+        """Those that may be moved."""
         self.hold(start_rad)
         self._motion: Trajectory | None = None
         self._began_s = math.nan
@@ -286,6 +297,7 @@ class OneJoint:
         """Hold the arm here from now on [rad], shape (n_joints,), inside its limits."""
         low, high = self._room
         self._home = np.clip(q_rad, low - MARGIN_RAD, high + MARGIN_RAD)
+        self._home[len(self.joints) :] = 0.0
 
     def begin(
         self, joint: int, far_rad: float = SWING_RAD, velocity_rad_s: float = VELOCITY_RAD_S
@@ -311,6 +323,11 @@ class OneJoint:
         self.finished = self.boxed = False
         self._motion = Trajectory([there, Dwell(out, HELD_S), back])
         return way_rad
+
+    @property
+    def position_rad(self) -> FloatArray:
+        """Where the arm was last [rad], shape (n_joints,)."""
+        return self._newest
 
     @property
     def is_complete(self) -> bool:
@@ -366,7 +383,8 @@ def check_joints(
     Raises:
         DeviceError: the control loop has ended, or stands still.
     """
-    for joint in np.random.default_rng(seed).permutation(len(names)).tolist():
+    _settle(control, leader)
+    for joint in np.random.default_rng(seed).permutation(len(leader.joints)).tolist():
         moved = _move(control, leader, joint)
         fault = moved.fault(names)
         data = {
@@ -384,7 +402,7 @@ def check_joints(
         if person is None:
             yield CheckResult(JOINT_ORDER, Level.OK, found, data=data)
             continue
-        choices = {str(n + 1): name for n, name in enumerate(names)}
+        choices = {str(n + 1): names[n] for n in leader.joints}
         choices |= {"r": "again", "0": "none or several of them"}
         while (answer := person.ask("Which joint has just moved?", choices)) == "r":
             if _move(control, leader, joint).tripped:  # it won't move any more
@@ -401,6 +419,16 @@ def check_joints(
             seen = choices.get(answer, answer)
             found = f"{names[joint]} was asked to move, and somebody saw: {seen}"
         yield CheckResult(JOINT_ORDER, level, found, fix, {**data, "answer": answer}, by=By.PERSON)
+
+
+def _settle(control: ControlThread, leader: OneJoint) -> None:
+    """Wait until an arm that has just begun to hold rests: weight pulls it a little from there."""
+    give_up_s = time.monotonic() + SETTLED_S
+    while control.alive and time.monotonic() < give_up_s:
+        before_rad = leader.position_rad
+        time.sleep(RESTS_S)
+        if np.abs(leader.position_rad - before_rad).max() < RESTS_RAD:
+            return
 
 
 def _move(
@@ -575,7 +603,7 @@ def check_estop(
 
 def _in_motion(control: ControlThread, leader: OneJoint) -> tuple[int, FollowerState | None]:
     """Return a joint half way through its motion, and the arm's state; None if none has room."""
-    for joint in range(len(leader.travel_rad)):
+    for joint in leader.joints:
         start, way_rad = control.snapshot().state, leader.begin(joint, MEASURED_RAD, MEASURED_RAD_S)
         give_up_s = time.monotonic() + LATE_S
         while abs(way_rad) == MEASURED_RAD and time.monotonic() < give_up_s and control.alive:
@@ -606,6 +634,12 @@ def _drop_deg(control: ControlThread, follower: Follower) -> float | None:
     return round(float(np.max(drop_deg)), 2) if np.isfinite(drop_deg).all() else None
 
 
+def _volts(state: FollowerState) -> float:
+    """Return the supply's voltage [V]; NaN where no servo reports it."""
+    known = state.voltage_v[np.isfinite(state.voltage_v)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
 def check_switch(follower: Follower, person: Person) -> CheckResult:
     """Have the switch pressed that cuts the power of a limp arm, and see it on the bus."""
 
@@ -615,7 +649,7 @@ def check_switch(follower: Follower, person: Person) -> CheckResult:
         return None
 
     before = asked()
-    volts = float(np.nanmedian(before.voltage_v)) if before is not None else math.nan
+    volts = _volts(before) if before is not None else math.nan
     what = (
         "Cut the arm's power now, with its emergency stop, or the supply's switch or plug "
         f"({PRESS_S:.0f} s)."
@@ -635,7 +669,7 @@ def check_switch(follower: Follower, person: Person) -> CheckResult:
                 why = "no servo answers"
             elif (newest.status & REBOOTED).any():
                 why = "a servo lost power"
-            elif (fell_to_v := np.nanmedian(newest.voltage_v)) < SAG * volts:
+            elif (fell_to_v := _volts(newest)) < SAG * volts:
                 why = f"the supply fell to {fell_to_v:.1f} V"
         if not why and now_s - heard_s > SILENT_S:
             why = "the bus is silent"

@@ -86,6 +86,8 @@ def test_test_motions_go_through_the_tests_of_datasets() -> None:
         offsets = {f.about: f.size.value for f in report.figures if f.what == "offset"}
         assert abs(offsets["elbow"] - offset_deg) < 0.1
     assert "At rest elbow stands off its command, by 4" in result.found
+    assert "calibrate" in result.fix
+    assert "gaploop edit" not in result.fix, "there is no dataset"
 
 
 class Arm:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from gaploop.collect.lerobot_types import registries
 from gaploop.collect.preflight import Terminal
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
+from gaploop.core.messages import FloatArray
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
@@ -35,6 +38,7 @@ from gaploop.teleop.checks.connected_arm import (
     Moved,
     OneJoint,
     check_estop,
+    check_joints,
     check_limits,
     check_moving,
 )
@@ -108,6 +112,32 @@ def test_where_nobody_watches_the_answer_is_no(tmp_path: Path, loop_time: LoopTi
     open_ = [item.check for item in items if item.level is Level.UNANSWERED]
     assert open_ == [*["joint_order"] * 6, "estop"]
     assert not all_usable(items)
+
+
+def test_an_arm_that_sags_as_it_begins_to_hold_is_waited_for() -> None:
+    """Its first joint "was asked to move and shoulder_lift moved too": it sank by its weight."""
+    sags = iter([0.0, -0.03, -0.05, -0.05, 9.0])
+
+    class Sagging(OneJoint):
+        @property
+        def position_rad(self) -> FloatArray:
+            return np.array([next(sags)])
+
+    control: Any = SimpleNamespace(alive=True)
+    leader = Sagging(np.zeros(1), np.array([[-0.01, 0.01]]))  # without room to move
+    assert [r.level for r in check_joints(control, leader, ["lift"], None, 0)] == [Level.FAIL]
+    assert next(sags) == 9.0, "until two looks were the same"
+
+
+def test_a_base_stands_while_the_joints_above_it_are_tried() -> None:
+    """`doctor` tried a LeKiwi's speeds as joints, and drove it; what rolled was kept rolling."""
+    leader = OneJoint(np.array([0.1, 0.2, 0.3, -0.5]), np.array([[-1.0, 1.0]] * 4), speeds=2)
+    assert [*leader.joints] == [0, 1]
+    for joint in leader.joints:
+        assert leader.begin(joint) != 0.0
+        asked = np.array([leader.read(k / 100).q_rad for k in range(100)])
+        assert not asked[:, 2:].any()
+        assert np.ptp(asked[:, joint]) > 0.0
 
 
 @given(st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3), st.integers(0, 2))
