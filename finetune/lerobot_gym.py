@@ -19,7 +19,12 @@ import numpy as np
 import torch
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
-from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
+from lerobot.envs import (
+    close_envs,
+    env_to_policy_features,
+    make_env,
+    make_env_pre_post_processors,
+)
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
 from lerobot.utils.constants import ACTION, OBS_IMAGE, OBS_IMAGES
@@ -421,6 +426,7 @@ def _rolled_out(
 def attempted(bundle: ActBundle, env: EnvConfig, vector: Any, scene: int) -> bool:
     """Have a policy in memory attempt a scene of one environment; say whether it succeeded."""
     env.features, env.features_map = features_of(vector.envs[0])
+    _require_sizes(bundle.policy.config, env)
     before, after = make_env_pre_post_processors(env_cfg=env, policy_cfg=bundle.policy.config)
     side = {
         "policy": bundle.policy, "preprocessor": bundle.preprocessor,
@@ -489,6 +495,7 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
         config.device = device_
+        _require_sizes(config, env)
         is_adapter = adapter.is_adapter(path)
         if is_adapter:  # LeRobot would look for its base from the working directory
             config.pretrained_path, config.use_peft = adapter.base_folder(path), False
@@ -516,6 +523,19 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
         "env_preprocessor": env_pre,
         "env_postprocessor": env_post,
     }
+
+
+def _require_sizes(config: PreTrainedConfig, env: EnvConfig) -> None:
+    """Refuse a policy whose vectors aren't as long as the environment's; UnusableInputError."""
+    there = env_to_policy_features(env)
+    for key, known in {**config.input_features, **config.output_features}.items():
+        if key not in there or len(known.shape) != 1 or known.shape == there[key].shape:
+            continue
+        raise UnusableInputError(
+            f"The policy's {key} has {known.shape[0]} numbers, that of "
+            f"{getattr(env, 'called', env.type)} {there[key].shape[0]}. Name a policy that was "
+            "trained on this environment."
+        )
 
 
 def _one_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.labels import check_dimensions
 from gaploop.core.run_record import write_run
 from gaploop.core.statistics import points
+from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import INSTRUCTION
 from gaploop.finetune.evaluate import condition_name, recorded
 from gaploop.finetune.evaluate import evaluate as in_the_cell
@@ -29,6 +30,7 @@ from gaploop.finetune.lerobot_policy import (
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.scripts.evaluate import RolloutsOptions
+from gaploop.sim.lerobot_worlds import GymEnvConfig, named_world
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.world import WorldSpec
 
@@ -128,6 +130,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             varied = settings(config.factors, config.conditions, reads=reads)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
             made_like = known_and_drawn(config.twin, config.randomise)
+            _warn_of_another_world(config)
             spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)
             keep: Any = contextlib.nullcontext()
             if kept.root is not None:
@@ -151,6 +154,17 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         tried = {"root": config.policy.path, "id": result.policy}
         write_run(folder, "evaluate", options.jsonable(config), [tried], summary)
     return result, notes
+
+
+def _warn_of_another_world(config: Any) -> None:
+    """Say that a twin was identified in another simulation than it is evaluated in."""
+    was = load_twin(config.twin).world if config.twin else {}
+    here = named_world(config.env, None) if isinstance(config.env, GymEnvConfig) else {}
+    for key in was.keys() & {"gym", "scene"}:
+        if here and here.get(key) != was[key]:
+            asked = here.get("scene") or here.get("gym")
+            told = "%s is a twin of %s; its values are put into %s."
+            log.warning(told, config.twin, was[key], asked)
 
 
 def _workers(config: RolloutsOptions) -> dict[str, Any]:

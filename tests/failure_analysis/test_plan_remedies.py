@@ -509,6 +509,13 @@ def test_a_policy_that_fails_of_itself_is_trained_where_it_was(
     assert command.removeprefix("gaploop ").startswith(typed)
     assert bool(command) == bool(typed)
     assert not command or parsed(command)
+    # Of ten failures of a policy that fails by itself a plan said that nothing explains them, and
+    # asked for a named cause.
+    told = {"evidence": {"cannot_rule_out": ["visual_domain"]}, **weak}
+    told["station"] = {"named": [POLICY], "leading": POLICY, "posterior": {POLICY: 0.9}}
+    unnamed = replace(found, takes=(), summary={**found.summary, **told})
+    assert "the policy itself" in plan_for(unnamed, ask).stop
+    assert not any("named cause" in n for n in plan.notes)
 
 
 def test_a_script_is_not_trained(tmp_path: Path) -> None:

@@ -204,6 +204,10 @@ def test_a_camera_of_another_name_is_renamed_and_isnt_tried_in_the_cell(
     given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
     renamed = f"--rename_map={json.dumps({CAMERA: 'observation.images.wrist'})}"
     assert main(["finetune", *given, *quick, renamed]) == 0
+    modules = json.loads((tmp_path / "out" / "adapter" / "adapter_config.json").read_text())
+    modules = modules["target_modules"]
+    # In the order of a set the adapter's id changed whenever a finished run was resumed.
+    assert isinstance(modules, str) or (len(modules) > 1 and modules == sorted(modules))
     told = f"Try it: gaploop check {real} --policy.path={tmp_path / 'out'}"
     assert told in capsys.readouterr().out
 

@@ -19,6 +19,7 @@ from lerobot.envs.configs import EnvConfig, PushtEnv
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.views.joints import units_of
@@ -27,6 +28,7 @@ from gaploop.finetune.gate.attempts import cell_attempts, check_tasks
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.gate.run import Gate
 from gaploop.finetune.lerobot_gym import Demonstrations, Job, evaluate_gym
+from gaploop.scripts.cli import main
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 from gaploop.sim.scene_world import SceneWorld
 from gaploop.sim.world import NOMINAL, GymWorld, WorldSpec
@@ -176,6 +178,20 @@ def test_a_lerobot_policy_drives_an_environment_by_its_id_with_gaps() -> None:
     found = evaluate_gym("base", GymEnvConfig(gym="gym_even/Even-v0"), 2, spec=WorldSpec(gaps=gaps))
     assert [r.success for r in found.outcomes] == [True, False]
     assert found.gaps == gaps
+
+
+@pytest.mark.parametrize("of", ["gym_even/Even-v0", "gym_other/Other-v0"])
+def test_a_twin_of_another_simulation_is_said(
+    of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its values were put into one that it had nothing to do with, without a word."""
+    late = TwinParameter("actuator_response.latency.latency_s", "s", 0.0, 0.1, (0.1, 0.1), True, "")
+    twin = tmp_path / "twin.yaml"
+    save_twin(Twin("theirs", "theirs", (late,), (), {}, {"gym": of, "kwargs": {}}), twin)
+    given = ["--env.gym=gym_even/Even-v0", f"--policy.path={SCRIPT}", "--n=1", f"--twin={twin}"]
+    assert main(["evaluate", *given, f"--output_dir={tmp_path / 'out'}"]) == 0
+    is_other = of == "gym_other/Other-v0"
+    assert ("is a twin of gym_other/Other-v0" in capsys.readouterr().err) == is_other
 
 
 def test_gaps_and_settings_that_an_environment_cannot_have_are_told(

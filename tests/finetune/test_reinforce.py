@@ -17,7 +17,7 @@ import torch
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.messages import Observation
-from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.twin import Twin, TwinParameter, load_twin, save_twin
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import reinforce as reinforcement
@@ -125,7 +125,14 @@ class Reach(gym.Env[Any, Any]):
         return np.zeros(3, np.float32), 0.0, over, False, {"success": bool(won)}
 
 
+class Far(Reach):
+    """It has two axes more."""
+
+    action_space = gym.spaces.Box(-9.0, 9.0, (5,), np.float32)
+
+
 gym.register("gym_reach/Reach-v0", entry_point=Reach)
+gym.register("gym_reach/Far-v0", entry_point=Far)
 
 
 def test_a_policy_goes_on_in_the_simulation_that_a_twin_names(
@@ -151,6 +158,11 @@ def test_a_policy_goes_on_in_the_simulation_that_a_twin_names(
     assert put_in == {"actuator_response.latency": {"latency_s": 0.1}}
     with pytest.raises(UnusableInputError, match="--method=lerobot"):
         TrainingCell(twin=twin).cell()
+    save_twin(replace(load_twin(twin), world={"gym": "gym_reach/Far-v0", "kwargs": {}}), twin)
+    with pytest.raises(
+        UnusableInputError, match=r"action has 3 numbers, that of gym_reach/Far-v0 5"
+    ):
+        reinforce(options(base, tmp_path / "far", steps=2, env=TrainingCell(twin=twin)))
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
