@@ -1,6 +1,7 @@
 """What `gaploop review` does: serves the page, and keeps what was labelled."""
 
 import os
+import shlex
 import sys
 import tempfile
 from functools import partial
@@ -40,7 +41,8 @@ def run(config: ReviewConfig) -> int:
     if store.file.exists() and not os.access(store.file, os.W_OK):
         raise UnusableInputError(f"{store.file} can't be written. Change its permissions.")
     for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
-        writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
+        copy = f"DIR, a copy: cp -r {shlex.quote(str(root))} COPY"
+        writable_folder(place, "The folder for labels", copy)
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
     try:

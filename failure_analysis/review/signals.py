@@ -128,9 +128,8 @@ def _recorded(take: Take) -> Iterator[Strip]:
         for k, values in enumerate(rows.T if rows.size else ()):
             name = names[k] if rows.shape[1] == len(names) else str(k)
             moves = float(np.ptp(values[np.isfinite(values)])) if np.isfinite(values).any() else 0.0
-            grip = is_grip(name)
-            line = _line(f"{name} {what}" if grip else name, take.frames.t_s, values)
-            drawn["gripper" if grip else what].append((moves, line))
+            line = _line(f"{name} {what}", take.frames.t_s, values)
+            drawn["gripper" if is_grip(name) else what].append((moves, line))
     for title, lines in drawn.items():
         most = sorted(lines, key=lambda pair: -pair[0])[:MOST_LINES]
         if len(lines) > MOST_LINES:

@@ -624,6 +624,17 @@ def test_what_is_told_in_an_episodes_last_moments_may_be_answered_after_it() -> 
     assert ("dead_joint", NAMES[5]) in {(f.kind, f.about) for f in report(plain).findings}
 
 
+@pytest.mark.parametrize("rows", [2, 3, 6, 12, 18])
+def test_an_episode_that_was_over_before_the_arm_could_answer_has_no_dead_joint(rows: int) -> None:
+    """Three frames were three joints without torque."""
+    made = recording()
+    first = made.episodes[0]
+    told = first.command[0] + np.linspace(0, 1, rows)[:, None] * np.array([20, 9, 0, 7, -30, 40])
+    short = replace(first, command=told, reading=np.repeat(first.reading[:1], rows, axis=0))
+    found = report(replace(made, episodes=(short, *made.episodes[1:])))
+    assert "dead_joint" not in {f.kind for f in found.findings}
+
+
 @pytest.mark.parametrize("noise_deg", [0.5, 2.0, 6.0])
 def test_noise_is_no_motion_without_a_command(noise_deg: float) -> None:
     """At 2 degrees of noise four joints "move though their commands never change", by 10.9°."""

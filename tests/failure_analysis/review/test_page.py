@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
@@ -116,3 +118,18 @@ def test_what_an_episode_shows_by_itself_stands_beside_it(dataset: Path, tmp_pat
         told = row(take, site.shows(2))
         assert told["says"].endswith("At rest elbow stands off its command, by 3° [2.9, 3.1]; 2 of "
                                      "6 episodes, most in episode 2.")  # fmt: skip
+
+
+def test_what_the_recorder_said_of_an_episode_stands_beside_it(
+    dataset: Path, tmp_path: Path
+) -> None:
+    """Incident: `next.success` of every episode, and the page showed nothing but "unlabelled"."""
+    path = next((dataset / "data").rglob("*.parquet"))
+    table = pq.read_table(path)
+    ended = [e % 2 == 0 for e in table["episode_index"].to_pylist()]
+    pq.write_table(table.append_column("next.success", [ended]), path)
+    info = json.loads((dataset / "meta" / "info.json").read_text())
+    info["features"]["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
+    (dataset / "meta" / "info.json").write_text(json.dumps(info))
+    with site_of(dataset, tmp_path) as site:
+        assert (site.column, site.ended) == ("next.success", {n: n % 2 == 0 for n in range(6)})

@@ -91,8 +91,8 @@ def test_rows_of_an_unknown_arm_are_drawn_as_they_stand() -> None:
     most = [f"slide {k}" for k in (8, 7, 6, 5, 4, 3)]
     assert drawn == {
         "gripper": ["gripper reading", "gripper command"],
-        "reading of the 6 of 9 that move most": most,
-        "command of the 6 of 9 that move most": most,
+        "reading of the 6 of 9 that move most": [f"{name} reading" for name in most],
+        "command of the 6 of 9 that move most": [f"{name} command" for name in most],
     }
     assert {strip.unit for strip in found.strips} == {"as recorded"}
     line = next(
