@@ -155,8 +155,8 @@ def test_seeking_shows_exactly_that_frame_in_every_camera(journal: Path, tab: Ta
         tab.key(" ")
         tab.wait("document.querySelector('.play').textContent.trim() === '▶'")
         tab.wait(SHOWN)
-        stopped = tab.js(FRAME)
-        settles(tab, stopped)
+        # Where a busy machine stops it, the clock may go on by a frame: what it says is shown.
+        tab.wait(f"({READ.strip()}).join() === [{FRAME}, {FRAME}].join()")
 
 
 @pytest.mark.slow
