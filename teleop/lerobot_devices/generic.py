@@ -477,10 +477,9 @@ class GenericLeader:
         led = {leader_joint(name): name for name in follower.joint_names}
         by_joint = {led.get(name, name): key for name, key in own.items()}
         wanted = set(follower.joint_names)
-        self.base_stands = tuple(
-            name for name in follower.joint_names if name.endswith(SPEED) and name not in by_joint
-        )
-        """A base's speeds that it doesn't ask for."""
+        speeds = tuple(name for name in follower.joint_names if name.endswith(SPEED))
+        self.base_stands = () if by_joint.keys() & {*speeds} else speeds
+        """A base's speeds, where it asks for none of them."""
         self.base: BaseDriver | None = None
         """Who asks for them instead; without one they are 0."""
         lacking = {name for name in wanted - set(by_joint) if not name.endswith(SPEED)}

@@ -200,6 +200,12 @@ def test_a_leader_without_a_base_lets_it_stand(tmp_path: Any) -> None:
         leader = GenericLeader(Driver(0.1, 0.0, 30.0), follower, clock)
         np.testing.assert_allclose(leader.read(1.0).q_rad[6:], [0.1, 0.0, np.radians(30.0)])
         assert not leader.base_stands
+        turns = Driver()
+        turns.says = {**turns.says, "theta.vel": 30.0}
+        turns.action_features = dict.fromkeys(turns.says, float)
+        part = GenericLeader(turns, follower, clock)
+        assert not part.base_stands, "whoever drives it in part isn't driven over"
+        np.testing.assert_allclose(part.read(1.0).q_rad[6:], [0.0, 0.0, np.radians(30.0)])
         follower.close()
 
 
