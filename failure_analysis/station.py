@@ -249,7 +249,7 @@ class EvidenceBase:
     other_driver: bool = False
     figures: int | None = None
     elsewhere: bool = False
-    known: str = "in others' simulations: docs/figures/worlds.md"
+    known: str = "in others' simulations: docs/figures/blind_stations.md"
 
     @property
     def accuracy(self) -> TierAccuracy | None:
@@ -326,7 +326,7 @@ class EvidenceBase:
         """
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         had, elsewhere = (*self.had, "station twin"), self.elsewhere or owners
-        page = "at blind stations of the embedded cell: docs/figures/closed_loop.md"
+        page = "at blind stations of the embedded cell: docs/figures/blind_stations.md"
         return replace(
             self, tier=Tier.TWIN, had=had, blind_to=blind, figures=None, elsewhere=elsewhere,
             known=self.known if owners else page,

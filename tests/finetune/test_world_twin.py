@@ -148,7 +148,7 @@ def test_a_delay_is_found_by_replay_and_named_as_the_cause(
     told = " ".join(found["summary"]["evidence"]["says"])
     assert found["summary"]["evidence"]["accuracy"] is None
     assert "so101_sim" not in told
-    assert "docs/figures/worlds.md" in told
+    assert "docs/figures/blind_stations.md" in told
 
 
 def test_a_twin_is_rolled_out_in_the_scenes_of_its_station(tmp_path: Path) -> None:
