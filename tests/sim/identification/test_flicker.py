@@ -64,14 +64,14 @@ def drawn(rng: np.random.Generator) -> dict[str, float]:
 
 def test_intervals_cover_what_the_lamp_does() -> None:
     covered = dict.fromkeys(("depth", "bands", "drift_hz", "lag_rad"), 0)
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         truth = drawn(rng)
         _, found = steadied(views_in(lamp(truth, seed), rng), CONFIDENCE)
         for name, value in truth.items():
             estimate, half = found[name]
             covered[name] += abs(estimate - value) <= max(half, FINEST[f"{FLICKER}.{name}"])
-    assert min(covered.values()) >= 10, covered
+    assert min(covered.values()) >= 5, covered
 
 
 @pytest.mark.members(3)
