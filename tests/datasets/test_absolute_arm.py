@@ -75,6 +75,7 @@ def swapped(values: FloatArray, _episode: int) -> FloatArray:
     return values[:, [0, 2, 1, 3, 4, 5]]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_said_of_a_clean_arm(seed: int) -> None:
     found = report(recording(seed))
@@ -162,6 +163,7 @@ def test_a_joint_that_pauses_repeats_its_readings_rightly() -> None:
         assert "repeats" in told
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("lag", [2.5, 6.0, 12.0])
 @pytest.mark.parametrize("hangs", [False, True])
 def test_what_is_commanded_last_a_resting_arm_has_yet_to_answer(lag: float, hangs: bool) -> None:
@@ -387,6 +389,7 @@ def test_what_an_unnamed_gripper_holds_isnt_to_be_subtracted(named: bool) -> Non
     assert ("edit correct" in found.command) == named
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("names", [None, {"motors": [f"m{k}" for k in range(6)]}])
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("holds", [[-25.0], [-25.0, -5.0, 12.0]])
@@ -422,6 +425,7 @@ def twice(made: MotionRecording) -> MotionRecording:
     )
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_commands_that_are_readings_of_a_later_row_answer_nothing(rows: int) -> None:
     """An arm "followed after 0 ms", and its offsets, play and gain were good."""
@@ -439,6 +443,7 @@ def test_commands_that_are_readings_of_a_later_row_answer_nothing(rows: int) -> 
     assert "copy of" in found.untested["how the arm answers"]
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("odd", [(4,), (1, 5, 6), (5, 6, 7, 8, 9)])
 @pytest.mark.parametrize("rows", [-3, 2, 3])
 def test_episodes_whose_columns_are_shifted_are_named(odd: tuple[int, ...], rows: int) -> None:
@@ -549,6 +554,7 @@ def test_commands_in_another_unit_are_no_commands_that_never_change(per_unit: fl
     assert found.estimate.value == pytest.approx(per_unit, rel=0.05)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("joint", [0, 4, 5])
 @pytest.mark.parametrize("per_unit", [180.0 / np.pi, 100.0])
 def test_one_joint_read_in_another_unit_isnt_dead(joint: int, per_unit: float) -> None:
@@ -568,6 +574,7 @@ def test_one_joint_read_in_another_unit_isnt_dead(joint: int, per_unit: float) -
 PAIR = ("left_pan", "left_lift", "left_elbow", "right_pan", "right_lift", "right_elbow")
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("names", [PAIR, [n.replace("eft", "").replace("ight", "") for n in PAIR]])
 @pytest.mark.parametrize("side", ["l", "r"])
 def test_one_arm_of_a_pair_that_is_later_than_the_other(names: Sequence[str], side: str) -> None:
@@ -624,6 +631,7 @@ def test_what_is_told_in_an_episodes_last_moments_may_be_answered_after_it() -> 
     assert ("dead_joint", NAMES[5]) in {(f.kind, f.about) for f in report(plain).findings}
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("rows", [2, 3, 6, 12, 18])
 def test_an_episode_that_was_over_before_the_arm_could_answer_has_no_dead_joint(rows: int) -> None:
     """Three frames were three joints without torque."""
@@ -635,6 +643,7 @@ def test_an_episode_that_was_over_before_the_arm_could_answer_has_no_dead_joint(
     assert "dead_joint" not in {f.kind for f in found.findings}
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("noise_deg", [0.5, 2.0, 6.0])
 def test_noise_is_no_motion_without_a_command(noise_deg: float) -> None:
     """At 2 degrees of noise four joints "move though their commands never change", by 10.9°."""

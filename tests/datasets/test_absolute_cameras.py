@@ -167,6 +167,7 @@ def test_cameras_that_change_places_are_told_with_the_command(plain: MotionRecor
     assert "--swap='[top, side]'" in found.command
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
@@ -208,6 +209,7 @@ def test_one_camera_under_two_names_is_told(plain: MotionRecording) -> None:
     assert found.sentence == "top and side show the same pictures"
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("change", "kind"), [(lambda x: x[:1], "frozen_camera"), (lambda x: 0 * x, "black_camera")]
 )

@@ -45,6 +45,7 @@ def test_noise_of_a_gripper_that_stands_is_no_motion(tmp_path: Path, scale: floa
     assert not kinds(write(tmp_path / "set", made))
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("key", ["action", STATE])
 @pytest.mark.parametrize("sized", [True, False])
 def test_plans_in_place_of_actions_are_said_to_be_so(
@@ -98,6 +99,7 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no episode had an outcome" in capsys.readouterr().err
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("column", "place", "kind"),
     [

@@ -217,6 +217,7 @@ def test_too_few_demonstrations_are_told_by_those_held_out(tmp_path: Path) -> No
     assert not asked(root, made, trained_on=root, episodes=known).findings
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [

@@ -331,6 +331,7 @@ def tree(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if "lock" not in p.name}
 
 
+@pytest.mark.members(8)
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -50,6 +50,7 @@ def times(path: Path) -> list[float]:
         return [float(frame.time) for frame in container.decode(video=0)]
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("fps", [10, 15, 30, 50])
 def test_parts_with_reordered_pictures_are_cut_at_exact_times(
     tmp_path: Path, barcodes: Barcodes, fps: int

@@ -74,6 +74,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.members(12)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_dataset_is_one_line(
@@ -89,6 +90,7 @@ def test_a_hostile_dataset_is_one_line(
     assert not dataset.with_name("set_out").exists()
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_check_finds_what_is_hostile(what: str, dataset: Path) -> None:
     (dataset / "meta" / "gap" / "labels.jsonl").unlink(missing_ok=True)

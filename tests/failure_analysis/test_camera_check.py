@@ -297,6 +297,7 @@ def test_light_that_changes_with_the_arm_leaves_a_fixed_camera_fixed() -> None:
     assert camera.kind is Kind.FIXED
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("leaves_at", [4, 7, 10])
 @pytest.mark.parametrize(("at", "wide", "high"), [(110, 40, 100), (150, 30, 70)])
 def test_an_arm_that_stays_where_it_never_was_covers_no_camera(

@@ -43,6 +43,7 @@ def rows(values: Sequence[float]) -> list[TakeFigures]:
     return [TakeFigures({"lag_s": v}, {}, ModeCall(None, None)) for v in values]
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("n", [6, 12, 24])
 def test_outcomes_at_random_name_nothing_in_19_of_20_sets(n: int) -> None:
     rng, named, names = np.random.default_rng(n), 0, [f"end:joint_{k}" for k in range(30)]
@@ -114,6 +115,7 @@ def changed(made: Take, **added: FloatArray) -> TakeFigures:
     return figures_of(replace(made, telemetry=Telemetry(made.telemetry.t_s, columns)))
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("shakes_rad", [0.0, 0.09, 0.2])
 def test_commands_that_shake_are_no_joint_that_doesnt_go_as_far_as_told(shakes_rad: float) -> None:
     """A policy that shook at 2.6 Hz: "elbow moves by 90 % of what it is told", a weak drive."""
@@ -176,6 +178,7 @@ def test_cameras_of_a_real_bench_arent_set_against_simulated_pictures() -> None:
         assert found.camera_check.reference == against
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("jump_rad", [0.0, 0.03, 0.08])
 def test_commands_that_jump_are_no_slow_arm(jump_rad: float) -> None:
     """Incident: a policy's jumps between chunks were told as an arm at 0.62 of its speed."""

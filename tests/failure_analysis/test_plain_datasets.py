@@ -120,6 +120,7 @@ def test_without_outcomes_columns_speak_and_with_them_joints_are_read(
         assert "no joint commands with readings" not in take["unseen"]
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("robot", "change", "units"),
     [

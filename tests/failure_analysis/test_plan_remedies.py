@@ -107,6 +107,7 @@ def parsed(line: str) -> object:
     return _arguments.parse(made, arguments, positional(module), f"gaploop {command}")
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize("remedy", [*STEPS, "collect"])
 def test_no_printed_command_is_a_dead_end(remedy: str, images: bool, tmp_path: Path) -> None:

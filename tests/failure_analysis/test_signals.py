@@ -23,6 +23,7 @@ def test_every_signal_says_what_it_is() -> None:
         assert spec.floor > 0, name
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("lag_s", [0.0, 0.05, 0.20, 0.40])
 def test_a_planted_lag_is_found_in_seconds(lag_s: float) -> None:
     measured = measure(TakeView(take(lag_s=lag_s)))

@@ -77,7 +77,7 @@ def test_the_packaged_base_runs_the_tracker_under_plain_lerobot() -> None:
 
 
 def test_the_packaged_base_solves_the_nominal_cell() -> None:
-    assert evaluate("base", 4, seed=900, workers=1).successes >= 3
+    assert evaluate("base", 2, seed=900, workers=1).successes == 2
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         quotas,
         lambda c: embedded_rig(gaps=BLIND, gap_seed=DARK, conditions=c),
         leader,
-        max_s=4.0,
+        max_s=2.0,
         seed=EVALUATION_SEEDS,
     )
     second = list(read_journal(folder))[1].info.uid
@@ -257,7 +257,7 @@ def test_a_rollout_fails_by_the_name_that_diagnosis_gives_the_recorded_one(journ
     with contextlib.closing(
         embedded_rig(gaps=BLIND, gap_seed=DARK, conditions={"lighting": "dim"})
     ) as rig:
-        (rolled,) = roll_out(rig, policy, [0], "lighting=dim", 4.0)
+        (rolled,) = roll_out(rig, policy, [0], "lighting=dim", 2.0)
     take = next(iter(read_journal(journal)))
     (found,) = diagnose([take], images=False).takes
     assert not rolled.success

@@ -26,6 +26,12 @@ NUDGE, CLUTTER, TALL = (
 NOTHING = Twin("lab", "so101", ())
 
 
+@pytest.fixture(autouse=True)
+def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures as far apart as here are told apart by fewer, too."""
+    monkeypatch.setattr(tried, "TREES", 100)
+
+
 def attempts(centres: dict[str, float], n: int = 12) -> list[Attempt]:
     """Return failures whose one telling figure lies about a mechanism's centre."""
     rng = np.random.default_rng(1)

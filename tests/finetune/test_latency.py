@@ -47,6 +47,7 @@ WITHIN_DEG = {
 }  # fmt: skip
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("name", sorted(WITHIN_DEG))
 def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
     policy: ActPolicy, name: str

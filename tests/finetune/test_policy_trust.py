@@ -96,6 +96,7 @@ def put(policy: Path, step: dict[str, Any], name: str = "policy_preprocessor.jso
     change(policy / name, steps=[step, *steps])
 
 
+@pytest.mark.members(12)
 @pytest.mark.parametrize("number", range(len(hostile_steps(Path("m")))))
 @pytest.mark.parametrize("name", ["policy_preprocessor.json", "policy_postprocessor.json"])
 def test_a_step_that_is_nobodys_is_never_built(

@@ -67,7 +67,7 @@ def test_recalibrating_again_leaves_the_last_twin_only(tmp_path: Path) -> None:
 
 def test_it_grasps_again_where_the_camera_was_moved(tmp_path: Path) -> None:
     made = recalibrate("base", twin_of(tmp_path / "twin.yaml", POSE), tmp_path / "out")
-    station = {"gaps": {POSE: 0.8}, "gap_seed": 5, "workers": 1}
+    station = {"gaps": {POSE: 0.8}, "gap_seed": 5, "workers": 1, "max_s": 6.0}
     assert evaluate("base", 1, **station).successes == 0  # type: ignore[arg-type]
     assert evaluate(made.folder, 1, **station).successes == 1  # type: ignore[arg-type]
     assert (is_recalibrated(made.folder), is_recalibrated(PACKAGED_BASE)) == (True, False)
@@ -97,7 +97,7 @@ def test_noise_is_carried_joint_by_joint_and_the_next_twin_sets_it_anew(tmp_path
     made = recalibrate("base", twin, tmp_path / "out")
     assert load_policy(made.folder).noise_rad == pytest.approx([rad] * 5 + [0.0])
     failed, mended = (
-        evaluate(policy, 4, seed=3010, parameters=load_twin(twin).values(), workers=1)
+        evaluate(policy, 2, seed=3010, max_s=6.0, parameters=load_twin(twin).values(), workers=1)
         for policy in ("base", made.folder)
     )
     assert failed.successes < mended.successes
@@ -128,7 +128,7 @@ def test_what_cannot_be_recalibrated_is_refused(
 def test_it_sees_again_where_light_was_too_bright(tmp_path: Path) -> None:
     """Tracked through gaploop's rig, which reads the scene in the picture as it came."""
     made = recalibrate("base", twin_of(tmp_path / "twin.yaml", EXPOSURE), tmp_path / "out")
-    station = {"gaps": {EXPOSURE: 0.8}, "gap_seed": 5, "workers": 1}
+    station = {"gaps": {EXPOSURE: 0.8}, "gap_seed": 5, "workers": 1, "max_s": 6.0}
     assert evaluate("base", 1, **station).successes == 0  # type: ignore[arg-type]
     assert evaluate(made.folder, 1, **station).successes == 1  # type: ignore[arg-type]
     both = twin_of(tmp_path / "both.yaml", EXPOSURE, POSE)

@@ -165,9 +165,20 @@ def test_a_policy_goes_on_in_the_simulation_that_a_twin_names(
         reinforce(options(base, tmp_path / "far", steps=2, env=TrainingCell(twin=twin)))
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole_sha256(_base: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the weights are after all rounds in one go."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reinforcement, "UPDATES", UPDATES)
+        toy = functools.partial(attempts, attempt=leans_up)
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        return reinforce(options(_base, folder), attempts=toy).result.weights_sha256
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    base: Path, tmp_path: Path, whole_sha256: str
+) -> None:
     toy = functools.partial(attempts, attempt=leans_up)
-    whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
 
     def stop(step: int, *_: float) -> None:
         if step == 2 * UPDATES:  # at the end of the second round
@@ -176,17 +187,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         reinforce(options(base, tmp_path / "cut"), progress=stop, attempts=toy)
     resumed = reinforce(options(base, tmp_path / "cut", resume=True), attempts=toy)
-    assert resumed.result.weights_sha256 == whole.result.weights_sha256
+    assert resumed.result.weights_sha256 == whole_sha256
     rounds = [json.loads(line)["round"] for line in (tmp_path / "cut" / ROUNDS).open()]
     assert rounds == list(range(4))
 
 
-def test_a_run_that_ended_goes_on_for_more_rounds(base: Path, tmp_path: Path) -> None:
+def test_a_run_that_ended_goes_on_for_more_rounds(
+    base: Path, tmp_path: Path, whole_sha256: str
+) -> None:
     toy = functools.partial(attempts, attempt=leans_up)
-    whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
     reinforce(options(base, tmp_path / "run", steps=2), attempts=toy)
     longer = reinforce(options(base, tmp_path / "run", resume=True), attempts=toy)
-    assert longer.result.weights_sha256 == whole.result.weights_sha256
+    assert longer.result.weights_sha256 == whole_sha256
 
 
 def test_groups_of_one_mind_teach_nothing_and_end_a_run_in_words(

@@ -44,7 +44,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     leader = rig.scripted_leader(0)
     for seed in range(2):
         with JournalWriter(folder, rig.header(TakeInfo("", "Put the cube on the disc"))) as writer:
-            run_take(rig, leader, seed=seed, max_s=4.0, writer=writer)
+            run_take(rig, leader, seed=seed, max_s=2.5, writer=writer)
     rig.close()
     return folder
 

@@ -153,6 +153,7 @@ def links(joints: int, most_rad: float) -> mujoco.MjModel:
     )
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("most_rad", [0.3, 0.5])
 @pytest.mark.parametrize("joints", [4, 5, 6, 7])
 def test_a_joint_at_its_limit_leaves_the_place_to_the_others(joints: int, most_rad: float) -> None:

@@ -253,6 +253,7 @@ def test_the_joint_of_a_weak_servo_is_named_and_the_twin_follows_it() -> None:
     assert after < 0.1 * before
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_person_leads_has_jumps_of_any_size(seed: int) -> None:
     """Incident: in two real sets at 30 Hz 13 of 18 joints had a "dead band" of up to 14 units."""

@@ -29,6 +29,7 @@ def test_with_nothing_known_a_scene_and_joints_stay_as_they_are() -> None:
     assert not plain.zero.any()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "known",
     [
@@ -75,6 +76,7 @@ def test_zeros_are_what_the_joints_read_too_much() -> None:
     assert zero[-1] == 0.0
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     "light",
     [

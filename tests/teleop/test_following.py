@@ -96,6 +96,7 @@ def test_a_dead_or_limp_servo_trips_within_a_second(plan: ArmPlan, joint: int, w
     assert t_s < 3.0
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("gap_seed", range(6))
 def test_an_arm_with_late_loose_or_weak_servos_never_trips(gap_seed: int) -> None:
     """The cell's actuator gaps at full severity, under the limits of a real arm."""

@@ -298,11 +298,18 @@ CASES = [*(("so101", how) for how in ENDS), ("koch", "killed")]
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Ride]]:
-    """All cases at once, as each takes seconds in which the processors have little to do."""
+def ended(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Ride]]:
+    """All cases that tests ask for at once: each takes seconds in which processors have no work."""
+    asked = {
+        (item.callspec.params.get("model", "so101"), item.callspec.params["how"])
+        for item in request.session.items
+        if item.path == request.path and "ended" in getattr(item, "fixturenames", ())
+    }
     with contextlib.ExitStack() as stack:
         rides = {}
-        for model, how in CASES:
+        for model, how in (case for case in CASES if case in asked):
             folder = tmp_path_factory.mktemp(how)
             patient, forks = how not in ("stopped", "hangs"), how == "killed"
             ride = Ride(folder, model, patient=patient, forks=forks)

@@ -85,6 +85,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_policy_is_refused_without_a_word_of_this_computer(
     what: str, board: Path, tmp_path: Path

@@ -95,6 +95,7 @@ except OSError as error:
     assert take.read_text() == "seen"
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("code", "limits", "reason"),
     [
@@ -209,6 +210,7 @@ def test_a_policy_gets_what_is_seen_and_its_plan_comes_back(tmp_path: Path) -> N
     box.close()
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

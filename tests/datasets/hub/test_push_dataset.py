@@ -183,6 +183,7 @@ def test_loading_by_the_version_works_at_every_instant(
     assert seen[-1] == ["v3.0"]
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("call", ["/tree/", "/preupload/", "/commit/", "/refs", "/tag/"])
 def test_what_others_push_meanwhile_is_never_mixed_with_ours(
     call: str, hub: LoopbackHub, push_packed: PushPacked
@@ -411,6 +412,7 @@ def test_secrets_and_paths_are_found_wherever_there_is_text(
     assert text not in str(caught.value) or what == "an absolute path"
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("ending", ["pem", "key", "log", "sh", "xml", "ipynb", "JSON", "x1"])
 def test_text_is_read_whatever_its_name_ends_with(dataset: Path, ending: str) -> None:
     (dataset / "meta" / f"deploy.{ending}").write_text(f"<a>{TOKEN}</a>\n")
@@ -568,6 +570,7 @@ def test_what_people_write_in_the_card_stays(dataset: Path, hub: LoopbackHub, pu
     assert "Ask Ana." not in card
 
 
+@pytest.mark.members(4)
 @pytest.mark.parametrize(
     ("head", "says"),
     [

@@ -64,16 +64,17 @@ def drawn(rng: np.random.Generator) -> dict[str, float]:
 
 def test_intervals_cover_what_the_lamp_does() -> None:
     covered = dict.fromkeys(("depth", "bands", "drift_hz", "lag_rad"), 0)
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         truth = drawn(rng)
         _, found = steadied(views_in(lamp(truth, seed), rng), CONFIDENCE)
         for name, value in truth.items():
             estimate, half = found[name]
             covered[name] += abs(estimate - value) <= max(half, FINEST[f"{FLICKER}.{name}"])
-    assert min(covered.values()) >= 10, covered
+    assert min(covered.values()) >= 5, covered
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_lamp_that_is_known_is_taken_out_of_each_picture_as_it_comes(seed: int) -> None:
     """Of the first, too, before anything is known of the scene; and after another one's."""
@@ -105,6 +106,7 @@ def test_whatever_a_picture_shows_something_comes_of_it(level: float, depth: flo
         assert shown.min() >= 0.0
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_by_daylight_the_bands_of_a_known_lamp_are_not_divided_by(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -114,6 +116,7 @@ def test_by_daylight_the_bands_of_a_known_lamp_are_not_divided_by(seed: int) -> 
         assert np.abs(bands(picture, np.full(3, CUT_OFF)) - picture).mean() < 1.0
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_without_flicker_the_scene_is_as_in_a_steady_light(seed: int) -> None:
     values = {"depth": 0.4, "bands": 1.7, "drift_hz": 0.3}
@@ -168,6 +171,7 @@ def tears(scene: Picture, view: int, t_s: float) -> Picture:
     return torn
 
 
+@pytest.mark.members(6)
 @pytest.mark.parametrize(
     "light", [plain, exposes_itself, somebody_stands_there, tears, is_black, is_white]
 )
@@ -179,6 +183,7 @@ def test_what_else_changes_is_no_flicker(light: Light, seed: int) -> None:
     assert after == views
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("light", [day_comes, soft_shade, between_two_lamps])
 @pytest.mark.parametrize("seed", range(3))
 def test_shade_between_views_is_no_flicker(light: Light, seed: int) -> None:
@@ -197,6 +202,7 @@ def switched(turns: FloatArray) -> FloatArray:
     return np.where(turns % 1.0 < 0.5, 1.0, 0.5)
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("wave", [rectified, switched])
 @pytest.mark.parametrize("exposed", [0.05, 0.3])
 def test_what_is_no_pure_wave_is_found_by_its_first(

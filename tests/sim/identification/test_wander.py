@@ -89,6 +89,7 @@ def still_zero(_take: int, _t_s: float) -> FloatArray:
     return np.array([0.06, -0.03, 0.05])
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_off_alike_in_all_takes_does_not_wander(seed: int) -> None:
     """A zero that is off, a bent hand, a camera: whatever one pose always shows."""
@@ -106,6 +107,7 @@ def test_an_arm_that_is_drawn_elsewhere_does_not_wander(from_px: float) -> None:
     assert found is None or found.drift_rad == 0.0
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_coarse_or_noisy_readings_do_not_wander(seed: int) -> None:
     found = told(lambda *_: np.zeros(3), seed, jitter_rad=0.015)

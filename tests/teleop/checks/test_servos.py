@@ -144,6 +144,7 @@ def folder_of(root: Path, kept: dict[str, dict[str, int]], arm: str) -> Path:
     return root
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize(
     ("fault", "says"),
     [

@@ -199,6 +199,7 @@ QUIET = {
 }
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("how", MOVING)
 @pytest.mark.parametrize("step_deg", [0.0, 0.088, 1.0])
 def test_readings_that_stay_while_the_goals_move_are_silence(how: str, step_deg: float) -> None:
@@ -211,6 +212,7 @@ def test_readings_that_stay_while_the_goals_move_are_silence(how: str, step_deg:
     assert driven.follower.fault_counts()["failed reads"] == 1
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("goals", [rest, squeeze, sweep(range(6))])
 def test_a_class_that_keeps_its_last_message_is_silent_when_no_other_comes(goals: Any) -> None:
     """The LeKiwi client's host died: 32 of 180 rows were frozen, then 180 of 180, all sealed."""
@@ -223,6 +225,7 @@ def test_a_class_that_keeps_its_last_message_is_silent_when_no_other_comes(goals
     assert not driven.follower.read().status.any()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("dead", [("elbow",), ("pan", "gripper")])
 @pytest.mark.parametrize("goals", [rest, sweep(range(6))])
 def test_a_motor_that_a_can_bus_serves_from_memory_is_silent_alone(

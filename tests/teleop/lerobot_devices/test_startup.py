@@ -104,6 +104,7 @@ PLANS = {
 }
 
 
+@pytest.mark.members(3)
 @pytest.mark.parametrize("case", list(PLANS))
 def test_wrong_servos(case: str, tmp_path: Path) -> None:
     plan, words = PLANS[case]
@@ -116,6 +117,7 @@ def test_wrong_servos(case: str, tmp_path: Path) -> None:
             assert other.port != arm.bus.port
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("model", ["so101", "koch"])
 @pytest.mark.parametrize("ticks", [1700, -1700])
 def test_a_joint_that_stands_far_beyond_its_range_gets_no_torque(
@@ -130,6 +132,7 @@ def test_a_joint_that_stands_far_beyond_its_range_gets_no_torque(
         follower.close()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("model", ["so101", "koch"])
 @pytest.mark.parametrize("is_arm", [True, False])
 def test_an_echo_is_neither_two_servos_of_one_id_nor_a_missing_one(
@@ -267,6 +270,7 @@ def test_a_second_start_works_after_an_error(tmp_path: Path) -> None:
         make_follower(arm.config).close()
 
 
+@pytest.mark.members(2)
 @pytest.mark.parametrize("model", ["so101", "koch"])
 @pytest.mark.parametrize("stall_s", [0.08, 0.4])
 def test_a_stall_makes_no_servo_missing_or_doubled(
