@@ -165,7 +165,6 @@ class ArmDevices(SessionDevices):
         clear_hint: how the operator clears a trip, or says that a returned arm may move.
         max_s: longest time of driving, over all connections, after which the loop ends, as it
             does where the leader is done [s]; None for a session of takes.
-        on_connect: called with the devices of every connection before they are started.
     """
 
     rates: Rates
@@ -180,9 +179,8 @@ class ArmDevices(SessionDevices):
         patience_s: float = 60.0,
         clear_hint: str = "press c twice",
         max_s: float | None = None,
-        on_connect: Callable[[ArmDevices], object] = lambda _devices: None,
     ) -> None:
-        self._connect, self._shared, self._on_connect = connect, shared, on_connect
+        self._connect, self._shared = connect, shared
         self.is_watched, self._patience_s = is_watched, patience_s
         self._clear_hint, self._max_s = clear_hint, max_s
         self._lost, self._is_found, self._starts_anew = "", False, False
@@ -235,7 +233,6 @@ class ArmDevices(SessionDevices):
                 until_done=self._max_s is not None,
                 clock=rig.clock,
             )
-            self._on_connect(self)
             undo.pop_all()
 
     # -- what takes are made with, and driving without a take ---------------------------------

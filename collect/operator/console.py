@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.keys import DIGITS, Command, KeyMap, Twice
-from gaploop.collect.operator.machine import ActionKind, SessionStage, SessionState, StageTiming
+from gaploop.collect.operator.machine import SessionStage, SessionState, StageTiming
 from gaploop.collect.operator.view import SHOWN_TAKES, Hint, Loop, Quotas, ScreenContent, TakeSeen
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
@@ -387,16 +387,14 @@ class OperatorConsole:
 
     def _step(self, step: machine.Step) -> None:
         before = self._state.stage
-        state, actions = step
+        state, said = step
         if state is not self._state:
             self._set(state)
-        for action in actions:
-            if action.kind is ActionKind.END:
-                self._ends = True
-            elif action.kind is ActionKind.LABEL:
-                self._book.say(action.uid, action.update)
-                self.labelled += 1
-                self.on_label()
+        self._ends = self._ends or state.stage is SessionStage.ENDING
+        if said:
+            self._book.say(state.newest, said)
+            self.labelled += 1
+            self.on_label()
         if before is SessionStage.RESET and state.stage is SessionStage.READY:
             self._bell()
 

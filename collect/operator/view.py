@@ -36,6 +36,17 @@ class TakeSeen:
         """The outcome that stands."""
         return Outcome(self.said.get("outcome", Outcome.UNLABELLED))
 
+    @property
+    def words(self) -> str:
+        """What stands about it, such as `failure: slip, contact dynamics`."""
+        more = []
+        if self.outcome is Outcome.FAILURE:
+            more = [self.said.get("failure_mode", ""), *dict(self.said.get("dimensions") or {})]
+        elif self.outcome is Outcome.DISCARDED:
+            more = [self.said.get("discard_reason", "")]
+        words = ", ".join(str(word).replace("_", " ") for word in more if word)
+        return f"{self.outcome.value}: {words}" if words else self.outcome.value
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -145,15 +156,6 @@ class AnswerChoice:
 
 
 @dataclass(frozen=True)
-class TakeLine:
-    """One of the last takes, as a line."""
-
-    number: str
-    outcome: Outcome
-    words: str
-
-
-@dataclass(frozen=True)
 class Shown:
     """What the operator sees.
 
@@ -183,7 +185,7 @@ class Shown:
     choices: tuple[AnswerChoice, ...] = ()
     bars: tuple[QuotaBar, ...] = ()
     setup: str = ""
-    rows: tuple[TakeLine, ...] = ()
+    rows: tuple[TakeSeen, ...] = ()
     hints: tuple[Hint, ...] = ()
     note: str = ""
 
@@ -241,10 +243,6 @@ def look(seen: ScreenContent) -> Shown:
                 key = keys.name((Command.SUCCESS, Command.FAILURE, Command.DISCARD)[place]) or key
             words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
             choices.append(AnswerChoice(key, words, place == asked.at))
-    rows = [
-        TakeLine(str(take.number), take.outcome, describe_take(take))
-        for take in reversed(seen.takes[-SHOWN_TAKES:])
-    ]
     return Shown(
         word,
         tone,
@@ -259,7 +257,7 @@ def look(seen: ScreenContent) -> Shown:
         tuple(choices),
         bars,
         seen.setup,
-        tuple(rows),
+        seen.takes[::-1],
         hints(seen),
         seen.note or (loop.faults[-1] if loop.faults else ""),
     )
@@ -342,17 +340,6 @@ def clock(duration_s: float) -> str:
     """Return a duration as minutes and seconds, such as `1:07`."""
     seconds = math.ceil(duration_s - 1e-9)
     return f"{seconds // 60}:{seconds % 60:02d}"
-
-
-def describe_take(take: TakeSeen) -> str:
-    """Say what stands about a take, such as `failure: slip, contact dynamics`."""
-    said, more = take.said, []
-    if take.outcome is Outcome.FAILURE:
-        more = [said.get("failure_mode", ""), *dict(said.get("dimensions") or {})]
-    elif take.outcome is Outcome.DISCARDED:
-        more = [said.get("discard_reason", "")]
-    words = ", ".join(str(word).replace("_", " ") for word in more if word)
-    return f"{take.outcome.value}: {words}" if words else take.outcome.value
 
 
 HINTS: Final = 6

@@ -233,7 +233,7 @@ class OperatorWindow:
         self._text("LAST EPISODES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
-            self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
+            self._text(str(row.number), SMALL_PX, DIM, (x, top), 40 * scale)
             ink, place = _OUTCOMES[row.outcome], x + 48 * scale
             self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
 
