@@ -4,8 +4,6 @@
 cell in real time. A lost device costs the stretch that was being driven and not the session.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
@@ -115,10 +113,6 @@ class SessionDevices(ABC):
     def reconnect(self, lost: str, stop: Callable[[], bool]) -> bool:
         """Let go of all devices, wait until they answer, and drive again; False where it is to end.
 
-        Args:
-            lost: what was lost, in words.
-            stop: whether the session is to end meanwhile.
-
         Raises:
             LostError: what was found doesn't drive.
             DeviceError: nobody watches, and it doesn't answer in time.
@@ -157,7 +151,6 @@ class ArmDevices(SessionDevices):
     Args:
         connect: connects all devices or none, or raises DeviceError; called again after a loss.
             Returns the rig, and who leads the arm by hand, or None.
-        shared: who drives, where that isn't just the leader.
         is_watched: somebody is there to clear a trip and to say that a returned arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
             cell; a real arm stays limp, and so does one whose servo is hot or has an error.

@@ -265,10 +265,6 @@ class Encoder:
         """Id of the process; 0 before the first take."""
         return self._process.popen.pid if self._process is not None else 0
 
-    def start(self, cameras: CameraSpecs) -> None:
-        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
-        self._running(cameras)
-
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
     ) -> TakeEncoding:
@@ -276,9 +272,10 @@ class Encoder:
 
         Who `waits` where the encoder is behind drops nothing: for simulated time.
         """
-        return RemoteTake(self._running(cameras), folder, uid, waits)
+        return RemoteTake(self.start(cameras), folder, uid, waits)
 
-    def _running(self, cameras: CameraSpecs) -> _Process:
+    def start(self, cameras: CameraSpecs) -> _Process:
+        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
         process = self._process
         if process is not None:
             process.hear(0.0)

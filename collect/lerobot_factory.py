@@ -13,22 +13,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gaploop.collect.lerobot_types import (
-    BROWSER,
-    EMBEDDED,
-    EXPERT,
-    GAMEPAD,
-    KEYBOARD,
-    MOTION,
-    TOOL,
-    kind,
-)
+from gaploop.collect import lerobot_types
+from gaploop.collect.lerobot_types import kind
 from gaploop.collect.rig import (
     EmbeddedRig,
     LedArm,
     Rig,
     SimulatedRig,
-    arm_rig,
     embedded_rig,
     world_rig,
 )
@@ -126,7 +117,7 @@ class ArmConnection(contextlib.ExitStack):
         config, station, robot = self._config, self._station, self._config.robot
         more: dict[str, Any] = {}
         with contextlib.ExitStack() as undo:
-            made = simulated(robot, looks=False) if robot.type == EMBEDDED else None
+            made = simulated(robot, looks=False) if robot.type == lerobot_types.EMBEDDED else None
             follower, clock = follower_of(robot, station, made, self._identities)
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock, made) if self._leads else None
@@ -142,7 +133,7 @@ class ArmConnection(contextlib.ExitStack):
                     more["tracker"] = self._driver.tracker(cameras, station)
                 if made is None:
                     more["calibration"] = calibration_of(config.station, follower)
-            rig = arm_rig(follower, clock, station, self._rates, **more)
+            rig = Rig.of(follower, clock, station, self._rates, **more)
             undo.pop_all()
         return rig, leader
 
@@ -154,12 +145,12 @@ class ArmConnection(contextlib.ExitStack):
         expert: Leader | None = None
         if made is not None:
             follower = cast(Follower, LedArm(follower))
-            if kind(config.teleop) == EXPERT:
+            if kind(config.teleop) == lerobot_types.EXPERT:
                 expert = made.scripted_leader(config.robot.seed)
         leader = leader_of(
             config, follower, self._station, clock, expert=expert, identities=self._identities
         )
-        if kind(config.teleop) in TOOL:
+        if kind(config.teleop) in lerobot_types.TOOL:
             self._panel = leader
             self.callback(self._panel.keep_open())
             return leader
@@ -200,7 +191,7 @@ def follower_of(
         DeviceError: it doesn't answer, or isn't what it should be.
         UnusableInputError: options or calibration that can't be used.
     """
-    if robot.type == EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         made = made or simulated(robot)
         return made.follower, PacedCellClock(made.cell)
     clock = PacedClock()
@@ -226,33 +217,30 @@ def leader_of(
     """
     teleop, chosen = config.teleop, kind(config.teleop)
     leader: Leader
-    if chosen in (KEYBOARD, GAMEPAD):
+    if chosen in (lerobot_types.KEYBOARD, lerobot_types.GAMEPAD):
         ours = f"--teleop.type={chosen} is gaploop's own and has no options"
         others = {f.name: ours for f in fields(teleop) if f.name != "id"}
         refuse_options(teleop, "teleop", others)
-    if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
-        if chosen == MOTION:
+    if chosen in (
+        lerobot_types.MOTION,
+        *lerobot_types.TOOL,
+    ):  # runs a script, or moves the arm's tool
+        if chosen == lerobot_types.MOTION:
             leader = make_motion_leader(follower, station, teleop.options())
         else:
-            page = (teleop.host, teleop.port) if chosen == BROWSER else None
+            page = (teleop.host, teleop.port) if chosen == lerobot_types.BROWSER else None
             leader = make_tool_leader(chosen, follower, station, page)
-    elif teleop.type != EXPERT:
+    elif teleop.type != lerobot_types.EXPERT:
         leader = make_leader(teleop, follower, clock, identities)
     elif expert is not None:
         leader = expert
     else:
         raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
-            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
+            f"--teleop.type={lerobot_types.EXPERT} drives the embedded cell only, not "
+            f"{follower.robot_type}. Use --robot.type={lerobot_types.EMBEDDED}, or a leader: "
+            "so101_leader, keyboard, motion, …"
         )
     return leader
-
-
-def robot_arguments(robot: Any) -> dict[str, Any]:
-    """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
-    camera = ("image_size", "camera_hz")
-    like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
-    return cell_arguments(robot, robot.model, "--robot.model") | like
 
 
 def cell_rig(
@@ -262,8 +250,10 @@ def cell_rig(
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up, for takes."""
+    camera = {n: getattr(robot, n) for n in ("image_size", "camera_hz") if hasattr(robot, n)}
+    given = cell_arguments(robot, robot.model, "--robot.model") | camera
     there = {**robot.conditions, **conditions}
-    return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps, sensors=sensors)
+    return embedded_rig(**given, conditions=there, fps=fps, sensors=sensors)
 
 
 def simulated_rig(
@@ -305,7 +295,7 @@ def cameras_of(
         DeviceError: one can't be opened, or gives no picture.
         UnknownChoiceError: the station's camera is none of them.
     """
-    if robot.type == EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         return ()
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""

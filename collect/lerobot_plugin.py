@@ -18,7 +18,7 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 from gaploop.collect.journal import JournalWriter, Recorder
 from gaploop.collect.lerobot_factory import calibration_of, cameras_of, follower_of
 from gaploop.collect.lerobot_types import station_for
-from gaploop.collect.rig import arm_rig
+from gaploop.collect.rig import Rig
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -163,7 +163,7 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
             self._sources = cameras_of(config, clock, station)
             undo.callback(disconnect, *self._sources)
             calibration = calibration_of(place, follower)
-            rig = arm_rig(follower, clock, station, Rates.near(FPS), calibration=calibration)
+            rig = Rig.of(follower, clock, station, Rates.near(FPS), calibration=calibration)
             self._follower, self._filter, self._clock = follower, rig.safety, clock
             self._goals = ProgramGoals(follower)
             limits, period_s = rig.safety.limits, rig.rates.period_s

@@ -389,15 +389,17 @@ class _Thread:
     """Works plans out in a thread of its own."""
 
     def __init__(self, policy: Policy) -> None:
-        self._requests: queue.SimpleQueue[InferenceRequest | None] = queue.SimpleQueue()
-        self._results: deque[InferenceResult] = deque()
-        threading.Thread(
-            target=_infer_all,
-            args=(policy, self._requests, self._results),
-            name="policy",
-            daemon=True,
-        ).start()
-        self.close = weakref.finalize(self, self._requests.put, None)
+        requests: queue.SimpleQueue[InferenceRequest | None] = queue.SimpleQueue()
+        results: deque[InferenceResult] = deque()
+
+        def infer_all() -> None:  # it doesn't know `self`, which ends it when it is let go of
+            while (request := requests.get()) is not None:
+                if (result := _infer(policy, request)) is not None:
+                    results.append(result)
+
+        threading.Thread(target=infer_all, name="policy", daemon=True).start()
+        self._requests, self._results = requests, results
+        self.close = weakref.finalize(self, requests.put, None)
 
     def request(self, request: InferenceRequest, _now_s: float) -> None:
         self._requests.put(request)
@@ -611,18 +613,6 @@ class AsyncPolicyDriver(PolicyLeader):
             "Use a faster format or machine (gaploop doctor --policy.path=DIR), longer chunks, or "
             "a smaller --speed_scale."
         )
-
-
-def _infer_all(
-    policy: Policy,
-    requests: queue.SimpleQueue[InferenceRequest | None],
-    results: deque[InferenceResult],
-) -> None:
-    """Answer requests until there is None; the thread's work."""
-    while (request := requests.get()) is not None:
-        result = _infer(policy, request)
-        if result is not None:
-            results.append(result)
 
 
 def _infer(policy: Policy, request: InferenceRequest) -> InferenceResult | None:

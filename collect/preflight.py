@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.operator.keys import Keys, keys
+from gaploop.collect.operator.keys import LOOK_S, Keys, keys
 from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import append_line, json_lines, read_json, writable_folder, write_json
 from gaploop.core.messages import SPEED, FloatArray, Tick
 from gaploop.core.protocols import Follower
+from gaploop.core.run_record import versions
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.arm_findings import ArmTests
@@ -46,8 +46,6 @@ from gaploop.teleop.checks.connected_arm import DAMPING, ESTOP, MEASURE
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""
 SCHEMA: Final = "gaploop.preflight.v1"
-LOOK_S: Final = 0.1
-"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 OLD_H: Final = 24.0
 """What was checked longer ago is worth checking again [h]: cables, light and cameras move."""
 
@@ -362,7 +360,7 @@ def write_measured(
         "month": f"{datetime.now(UTC):%Y-%m}",
         "emulated": any(port.is_relative_to("/dev/pts") for port in ports),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {name: _version(name) for name in ("gaploop", "lerobot")},
+        "versions": {name: versions()[name] for name in ("gaploop", "lerobot")},
         **joints,
         "stop": stop and {**stop, "held_after_ms": round(1e3 * ended["took_s"], 1)},
         "drop_deg": ended.get("drop_deg"),
@@ -389,10 +387,3 @@ def _cameras(figures: Sequence[Figure]) -> list[dict[str, float]]:
             key, scale = kinds[figure.what]
             seen.setdefault(figure.about, {})[key] = round(scale * figure.size.value, 1)
     return list(seen.values())  # without their names
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -19,7 +19,7 @@ from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import Quota, held, words
 from gaploop.collect.devices import ArmDevices
 from gaploop.collect.lerobot_factory import make_motion_leader, within_limits
-from gaploop.collect.operator.keys import keys
+from gaploop.collect.operator.keys import LOOK_S, keys
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import FPS, drive_on
 from gaploop.collect.session_options import DriveOptions
@@ -55,8 +55,6 @@ CLEAR_M: Final = 0.03
 """The arm stays this far above the table, out of the way of what lies there [m]."""
 LONGEST_S: Final = 30.0
 """No part is longer [s]."""
-LOOK_S: Final = 0.1
-"""How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
 NO_CONTACT: Final = (
     "friction, mass, compliance and stickiness of the object: how hard a gripper presses for what "
     "it reports is known in the embedded cell only"

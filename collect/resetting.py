@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.collect.devices import subscribers
 from gaploop.collect.intervention import Driver, SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig
@@ -24,7 +25,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.arms import ARMS, CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Observation, Tick
-from gaploop.core.protocols import Follower, Leader, TakeSink
+from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim import scene
@@ -440,7 +441,7 @@ class Resetter:
         eye = self._eye(rig)
         script = ResetScript(eye, lambda: rig.safety.sent_rad, rig.rates.period_s, None)
         try:
-            if self._drive(rig, shared, script, stop, (script,)) or stop():
+            if self._drive(rig, shared, script, stop) or stop():
                 return None
         except DeviceError as error:  # the attempt is sealed; whoever drives next finds out
             log.warning("The arm didn't go home after the attempt: %s", one_line(error))
@@ -497,7 +498,7 @@ class Resetter:
             script = ResetScript(
                 eye, lambda: rig.safety.sent_rad, rig.rates.period_s, draw, 100 * seed + tries
             )
-            ends = self._drive(rig, shared, script, stop, (script,))
+            ends = self._drive(rig, shared, script, stop)
             if stop():
                 return "", None
             seen, off_m = script.seen, None
@@ -525,7 +526,6 @@ class Resetter:
         shared: SharedLeader,
         leader: Leader,
         stop: Callable[[], bool],
-        sinks: Sequence[TakeSink] = (),
         on_frame: Sequence[OnFrame] = (),
         over: Callable[[], bool] = lambda: False,
     ) -> str:
@@ -536,7 +536,8 @@ class Resetter:
             is_cut = shared.driver is Driver.PERSON or bool(rig.safety.tripped) or stop()
             return leader.done() or over() or is_cut
 
-        follow_turns(rig.turns(shared, self._longest_s, on_frame), sinks, is_over)
+        turns = rig.turns(shared, self._longest_s, on_frame)
+        follow_turns(turns, subscribers(leader), is_over)
         if shared.driver is Driver.PERSON:
             return "a person has taken over"
         shared.rest()
@@ -566,7 +567,7 @@ class Resetter:
             return attempt.error is not None or free > PLACED_S * rig.fps
 
         try:
-            why = self._drive(rig, shared, leader, stop, (), (show,), over)
+            why = self._drive(rig, shared, leader, stop, (show,), over)
         finally:
             leader.close()
         return why if attempt.error is None else f"the policy failed: {one_line(attempt.error)}"

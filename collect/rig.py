@@ -78,14 +78,14 @@ class Rig:
     """
 
     follower: Follower
-    cameras: tuple[CameraSource, ...]
-    tracker: SceneTracker | None
     clock: Clock
     safety: SafetyFilter
     control_hz: float
     fps: float
     domain: Domain
     station: Station
+    cameras: tuple[CameraSource, ...] = ()
+    tracker: SceneTracker | None = None
     reset: Callable[[int], None] = lambda _seed: None
     judge: Callable[[], Outcome | None] = lambda: None
     truth: Callable[[], Mapping[str, Any] | None] = lambda: None
@@ -97,6 +97,21 @@ class Rig:
     running: Callable[..., Turns] | None = None
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     blocker: Callable[[], str] = lambda: ""
+
+    @classmethod
+    def of(
+        cls, follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any
+    ) -> Self:
+        """Return a connected arm behind its safety filter; `more` are further fields."""
+        return cls(
+            follower=follower,
+            clock=clock,
+            safety=make_safety(station, follower, rates.period_s),
+            control_hz=rates.control_hz,
+            fps=rates.fps,
+            station=station,
+            **{"domain": station.domain} | more,
+        )
 
     @property
     def is_real_time(self) -> bool:
@@ -156,22 +171,6 @@ class Rig:
             if identity := getattr(camera, "identity", None):  # of which device, to know it again
                 cameras[camera.name]["identity"] = str(identity)
         return TakeHeader(info, tuple(names), cameras, columns, tuple(self.observed))
-
-
-def arm_rig(follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any) -> Rig:
-    """Return a connected arm as a rig, behind its safety filter; `more` are fields of `Rig`."""
-    return Rig(
-        follower=follower,
-        cameras=more.pop("cameras", ()),
-        tracker=more.pop("tracker", None),
-        clock=clock,
-        safety=make_safety(station, follower, rates.period_s),
-        control_hz=rates.control_hz,
-        fps=rates.fps,
-        domain=station.domain,
-        station=station,
-        **more,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,26 +237,21 @@ def embedded_rig(
     injected = any(severity > 0 for severity in (gaps or {}).values())
     set_up = set(conditions or {}) - set(LOOKS)  # as randomisation is
     is_target = bool(set_up or parameters) or injected
-    domain = Domain.SIM_TARGET if is_target else Domain.SIM
-    follower = CellFollower(cell)
     made = tuple(CellSensor(name, cell) for name in sensors or {})
     measured = [c["calibration"]["id"] for c in (cameras or {}).values() if "calibration" in c]
-    safety = make_safety(station, follower, rates.period_s)
 
     def reset(seed: int) -> None:
         cell.reset(seed)
-        safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
+        rig.safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
 
-    return EmbeddedRig(
-        follower=follower,
+    rig = EmbeddedRig.of(
+        CellFollower(cell),
+        CellClock(cell),
+        station,
+        rates,
         cameras=tuple(CellCamera(cell, view.name) for view in cell.views),
         tracker=cell_tracker(cell, float(is_target)),
-        clock=CellClock(cell),
-        safety=safety,
-        control_hz=rates.control_hz,
-        fps=rates.fps,
-        domain=domain,
-        station=station,
+        domain=Domain.SIM_TARGET if is_target else Domain.SIM,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
@@ -269,6 +263,7 @@ def embedded_rig(
         observed=observed(sensors or {}, made),
         cell=cell,
     )
+    return rig
 
 
 def cell_tracker(cell: SimCell, domain: float) -> Tracker | None:
@@ -506,15 +501,12 @@ def world_rig(
     inner.draws = looks
     arm = WorldArm(world, inner)
     arm.reset(0)
-    station = scene_station(path)
-    rates = Rates(scene.fps, scene.fps)
-    safety = make_safety(station, arm, rates.period_s)
 
     def reset(seed: int) -> None:
         nonlocal last_seed
         last_seed = seed
         arm.reset(seed)
-        safety.clear()  # setting up the scene anew is the operator's word
+        rig.safety.clear()  # setting up the scene anew is the operator's word
 
     def truth() -> dict[str, Any]:
         injected = [asdict(gap) for gap in world.injected]
@@ -530,16 +522,13 @@ def world_rig(
         return {**_photo_drawn(world.photo(seed)), **hand, **told}
 
     person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}
-    return WorldRig(
-        follower=arm,
+    rig = WorldRig.of(
+        arm,
+        CellClock(arm),
+        scene_station(path),
+        Rates(scene.fps, scene.fps),
         cameras=tuple(WorldCamera(c.name, arm) for c in scene.cameras if looks),
-        tracker=None,
-        clock=CellClock(arm),
-        safety=safety,
-        control_hz=rates.control_hz,
-        fps=rates.fps,
         domain=Domain.SIM if as_it_is.is_nominal else Domain.SIM_TARGET,
-        station=station,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if inner.success() else Outcome.FAILURE,
         truth=truth,
@@ -550,3 +539,4 @@ def world_rig(
         cell=arm,
         scene=inner,
     )
+    return rig

@@ -69,7 +69,6 @@ class TakeResult:
     Attributes:
         uid: "" where nothing was recorded.
         outcome: `unlabelled` where only a person can tell, `interrupted` where it wasn't sealed.
-        reason: why it ended, in words.
         duration_s: on the loop's clock [s].
         dropped: pictures that the encoder couldn't take.
         doubts: what is wrong with pictures that were recorded all the same, a line for each camera.
@@ -168,14 +167,10 @@ def run_take(
     lost its power, the take is `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
-        rig: reset here.
+        rig: reset here, to the scene of `seed`.
         leader: reset here, after the rig, unless it is driving already. A `PolicyLeader` gets the
             observations.
-        seed: sets up the scene.
-        max_s: longest duration [s].
         writer: the open take, left open (and unsealed) by an exception.
-        on_frame: called with the observation of every policy frame.
-        sinks: further subscribers of the loop.
         stop: asked every turn; True interrupts the take.
         until_success: end on success; by default only for policies, which don't say "done".
         ended: asked every turn; why the operator ends the take early, "" where it goes on.
@@ -191,14 +186,13 @@ def run_take(
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
     recorders = () if writer is None else (Recorder(writer, rig.follower, rig.sensors, leader),)
-    subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((_asking(leader),) if isinstance(leader, PolicyLeader) else ()), *on_frame)
 
     def is_over() -> bool:
         is_cut = watch.over or watch.stale or ended() or cut_off()
         return bool(is_cut) or any(r.fault for r in recorders) or stop()
 
-    end = follow_turns(rig.turns(leader, max_s, callbacks), subscribers, is_over)
+    end = follow_turns(rig.turns(leader, max_s, callbacks), (*recorders, watch, *sinks), is_over)
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     over, gone = watch.over or ended(), end.tripped & GONE
@@ -402,7 +396,6 @@ class SessionEnd:
         takes: sealed takes, oldest first.
         counted: takes that count towards the quotas, those that were there at the start included.
         recovered: unsealed takes that were there at the start and are marked `interrupted`.
-        interrupted: the user stopped it.
         gave_up: a line for every quota that was given up.
         reconnected: how often lost devices were connected again.
         trip: the safety trip that ended it, where nobody was there to clear it.
@@ -475,11 +468,10 @@ def record_takes(
     a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
 
     Args:
-        about: what all takes share, such as task, kind, policy, operator and consent.
+        about: what all takes share.
         quotas: in this order; a quota of 0 is passed over. A set-up may come several times; takes
             that are there already are struck off its first quotas.
         make_rig: builds the rig for a quota's conditions; closed here.
-        max_s: longest duration of a take [s].
         seed: scenes are drawn from it and the number of takes in the journal, so that a session
             that goes on doesn't repeat its scenes.
         resume: takes that the journal holds already count towards quotas without a plan item.
@@ -487,7 +479,6 @@ def record_takes(
         set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called once a take is sealed; its second argument says whether it counts.
-        operator: looks after the session; nobody does unless given.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.

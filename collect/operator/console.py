@@ -332,7 +332,7 @@ class OperatorConsole:
         """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
         Args:
-            uid: the take; "" where it couldn't be recorded, and nothing is asked.
+            uid: "" where it couldn't be recorded, and nothing is asked.
             proposed: what is marked.
             purpose: the take's dimensions where it doesn't fail.
             detected: what a detector said, which stands until a person says something.
@@ -424,7 +424,6 @@ class ConsoleOperator(Operator):
         devices: count turns, and are told who writes the take.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
-        attempts: runs those of a policy that drives, and that the operator can take over from.
     """
 
     attempts_per_take = PATIENCE

@@ -171,6 +171,8 @@ class Twice:
 SPACE: Final = "space"
 """The emergency stop, unless a program gives it to another key."""
 _READ: Final = 4096
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 
 
 class Keys:
@@ -283,11 +285,9 @@ class Keys:
 
 
 _NAMED: Final = {
-    **{
-        f"\x1b{begin}{letter}": name
-        for begin in "[O"
-        for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
-    },
+    f"\x1b{begin}{letter}": name
+    for begin in "[O"
+    for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
 }
 """What a terminal sends for keys without a letter (xterm's control sequences)."""
 _CONTROLS: Final = {
