@@ -281,38 +281,35 @@ class ArmDevices(SessionDevices):
             TrippedError: the arm is limp after a trip, and nobody is there to clear it.
         """
         tripped = self.filter.tripped
-        gone = tripped & self.gone
-        if gone and not self.control.snapshot().doing:  # once the arm is down
-            to_do, last = say_to_do(gone, getattr(self.hand, "where", "")), self._last_trip
+        snapshot, last = self.control.snapshot(), self._last_trip
+        if (gone := tripped & self.gone) and not snapshot.doing:  # once the arm is down
+            to_do = say_to_do(gone, getattr(self.hand, "where", ""))
             which = say_joints(last.joints) if last else ""
             raise LostError(f"Lost contact: {say_reasons(gone)}{which}; {to_do}.")
         if not self.control.alive:
             self._loop_end()
             raise LostError("The control loop has ended.")
-        is_alone = not self.is_watched and self.station.domain is not Domain.REAL
-        last = self._last_trip
         errors = last.errors if tripped and last else 0
         # A servo that is too hot, or has an error of its own, needs a person wherever it is.
         is_unwell = bool(errors & ~(NO_REPLY | REBOOTED) or tripped & SafetyReason.OVER_TEMPERATURE)
-        is_alone = is_alone and not is_unwell
-        if doing := self.control.snapshot().doing:
-            if is_alone:
-                self.control.clear()  # heeded where it is held
-            return doing
+        is_real = self.station.domain is Domain.REAL
+        is_alone = not self.is_watched and not is_real and not is_unwell
+        if is_alone and (snapshot.doing or tripped):
+            self.control.clear()  # heeded where it is held, or limp
+        if snapshot.doing:
+            return snapshot.doing
         if tripped:
             why = say_reasons(tripped, errors)
             words = f"The arm is limp after a safety trip ({why})."
-            if unconfirmed := self.control.snapshot().unconfirmed:
-                words = f"The arm has tripped ({why}). {unconfirmed}"
+            if snapshot.unconfirmed:
+                words = f"The arm has tripped ({why}). {snapshot.unconfirmed}"
             if not self.is_watched and not is_alone:
                 raise TrippedError(
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
                 )
-            if is_alone:
-                self.control.clear()
             return words
-        if self.control.snapshot().mode is not LoopMode.RUNNING:
+        if snapshot.mode is not LoopMode.RUNNING:
             return "The arm's torque is coming on."
         for camera in self.arm.cameras:
             if self.arm.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
@@ -405,10 +402,8 @@ class ArmDevices(SessionDevices):
     @property
     def is_driven(self) -> bool:
         """Whether the arm is under torque."""
-        return not self._lost and self.control.snapshot().mode not in (
-            LoopMode.TRIPPED,
-            LoopMode.ENDED,
-        )
+        mode = self.control.snapshot().mode
+        return not self._lost and mode not in (LoopMode.TRIPPED, LoopMode.ENDED)
 
     def state(self) -> FollowerState | None:
         """Return what the arm reports while it isn't driven; None while it is, or is lost."""

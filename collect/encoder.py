@@ -239,7 +239,7 @@ class RemoteTake:
             if time.monotonic() > max(began_s, self._process.heard_s) + FINISH_S:
                 self._process.kill()
             self._process.hear(_SLICE_S)
-        return self._process.closed.pop(self._uid)
+        return self._process.closed[self._uid]
 
     def sync(self) -> None:
         """Do nothing: the process syncs its files."""
@@ -258,7 +258,6 @@ class Encoder:
 
     def __init__(self) -> None:
         self._process: _Process | None = None
-        self._retired: list[_Process] = []
 
     @property
     def pid(self) -> int:
@@ -283,17 +282,15 @@ class Encoder:
                 return process
             if process.dead:
                 log.warning("The encoder's process had died; starting another.")
-            process.retire()  # a take that is being sealed still has it finish its videos
-            self._retired.append(process)
+            self.close()
         self._process = _Process(cameras)
         self._process.start()
         return self._process
 
     def close(self) -> None:
         """End the process once it has finished what it has; safe to call twice."""
-        processes = [*self._retired, *((self._process,) if self._process else ())]
-        self._process, self._retired = None, []
-        for process in processes:
+        process, self._process = self._process, None
+        if process is not None:
             process.retire()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(FINISH_S)

@@ -23,30 +23,21 @@ from gaploop.teleop.stopping import CleanupStep, one_line
 
 STILL_RAD: Final = 0.02
 """An arm whose joints stay within this stands still [rad]."""
+STALL_S: Final = 1.5
+"""A person takes over after the arm has stood still this long [s], …"""
+LATE_S: Final = 6.0
+"""… or after the policy has driven this long without success [s]."""
 
 
 class OnStall:
     """Says when a person takes over because the arm stands still, or an attempt takes too long.
 
-    For runs that nobody watches.
-
-    Args:
-        fps: policy frames per second [Hz].
-        from_units: LeRobot units to joint angles [rad].
-        stall_s: taken over after the arm has stood still this long [s].
-        late_s: taken over after the policy has driven this long without success [s].
+    For runs that nobody watches, with policy frames at `fps` [Hz] in LeRobot units.
     """
 
-    def __init__(
-        self,
-        fps: float,
-        from_units: Callable[[FloatArray], FloatArray],
-        *,
-        stall_s: float = 1.5,
-        late_s: float = 6.0,
-    ) -> None:
+    def __init__(self, fps: float, from_units: Callable[[FloatArray], FloatArray]) -> None:
         self._from_units = from_units
-        self._stall, self._late = _frames(stall_s, fps), _frames(late_s, fps)
+        self._stall, self._late = max(1, round(STALL_S * fps)), max(1, round(LATE_S * fps))
         self.reset(1.0)
 
     def reset(self, speed_scale: float) -> None:
@@ -67,10 +58,6 @@ class OnStall:
             self._stands_rad, self._still = q_rad, 0
         self._still += 1
         return max(self._still / self._stall, self._frames / self._late) > self._slower
-
-
-def _frames(duration_s: float, fps: float) -> int:
-    return max(1, round(duration_s * fps))
 
 
 SHRINK: Final = 0.5

@@ -216,31 +216,24 @@ def leader_of(
         UnusableInputError: it doesn't fit the follower.
     """
     teleop, chosen = config.teleop, kind(config.teleop)
-    leader: Leader
     if chosen in (lerobot_types.KEYBOARD, lerobot_types.GAMEPAD):
         ours = f"--teleop.type={chosen} is gaploop's own and has no options"
         others = {f.name: ours for f in fields(teleop) if f.name != "id"}
         refuse_options(teleop, "teleop", others)
-    if chosen in (
-        lerobot_types.MOTION,
-        *lerobot_types.TOOL,
-    ):  # runs a script, or moves the arm's tool
-        if chosen == lerobot_types.MOTION:
-            leader = make_motion_leader(follower, station, teleop.options())
-        else:
-            page = (teleop.host, teleop.port) if chosen == lerobot_types.BROWSER else None
-            leader = make_tool_leader(chosen, follower, station, page)
-    elif teleop.type != lerobot_types.EXPERT:
-        leader = make_leader(teleop, follower, clock, identities)
-    elif expert is not None:
-        leader = expert
-    else:
-        raise UnusableInputError(
-            f"--teleop.type={lerobot_types.EXPERT} drives the embedded cell only, not "
-            f"{follower.robot_type}. Use --robot.type={lerobot_types.EMBEDDED}, or a leader: "
-            "so101_leader, keyboard, motion, …"
-        )
-    return leader
+    if chosen == lerobot_types.MOTION:
+        return make_motion_leader(follower, station, teleop.options())
+    if chosen in lerobot_types.TOOL:
+        page = (teleop.host, teleop.port) if chosen == lerobot_types.BROWSER else None
+        return make_tool_leader(chosen, follower, station, page)
+    if teleop.type != lerobot_types.EXPERT:
+        return make_leader(teleop, follower, clock, identities)
+    if expert is not None:
+        return expert
+    raise UnusableInputError(
+        f"--teleop.type={lerobot_types.EXPERT} drives the embedded cell only, not "
+        f"{follower.robot_type}. Use --robot.type={lerobot_types.EMBEDDED}, or a leader: "
+        "so101_leader, keyboard, motion, …"
+    )
 
 
 def cell_rig(
@@ -396,7 +389,6 @@ def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     if (own := getattr(follower, "arm_model", None)) is not None:  # a scene file's
         return cast(ArmModel, own())
     name = station.robot_model or model_of(follower.robot_type)
-    joints = ", ".join(follower.joint_names)
     if not name:
         raise UnusableInputError(
             f"{whose} needs a model of the arm and none is known for "
@@ -407,8 +399,9 @@ def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     if arm.joint_names != tuple(follower.joint_names):
         raise UnusableInputError(
             f"{whose} drives one arm with the joints of the model '{arm.name}' "
-            f"({', '.join(arm.joint_names)}); {follower.robot_type} has {joints}. "
-            "Use a leader arm, or name the right robot_model in the station file."
+            f"({', '.join(arm.joint_names)}); {follower.robot_type} has "
+            f"{', '.join(follower.joint_names)}. Use a leader arm, or name the right robot_model "
+            "in the station file."
         )
     return arm
 

@@ -231,6 +231,12 @@ class PolicyLeader:
         """Return where the arm is, with the speeds of a base as a policy asks for them."""
         return np.where(self.is_speed, q_rad / self._speed_scale, q_rad)
 
+    def _begin_path(self, observation: Observation) -> None:
+        """Begin where the arm is, unless it is known where the path leads."""
+        if not self._path or not np.isfinite(self._path[-1]).all():
+            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
+            self._at = 0.0
+
     def _asks(self, t_s: float, target: FloatArray) -> LeaderSample:
         """Return what is asked for of a target on the path."""
         share = self._speed_scale
@@ -244,9 +250,7 @@ class PolicyLeader:
         while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at = max(self._at - 1.0, 0.0)
-        if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
-            self._at = 0.0
+        self._begin_path(observation)
         self._turn = 0
         observation = self._on_arrival(observation)
         while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
@@ -499,9 +503,7 @@ class AsyncPolicyDriver(PolicyLeader):
         self._poll()
         if self._error is not None:
             raise self._error
-        if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
-            self._at = 0.0
+        self._begin_path(observation)
         observation = self._on_arrival(observation)
         now = self._step + self._at
         if not self._is_asked and (self._first is None or now + self._speed_scale > self._due):

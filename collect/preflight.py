@@ -30,15 +30,9 @@ from gaploop.core.protocols import Follower
 from gaploop.core.run_record import versions
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute import findings
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.findings import (
-    AbsoluteReport,
-    Day,
-    Figure,
-    figures_from_json,
-    figures_to_json,
-    trends,
-)
+from gaploop.datasets.absolute.findings import AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.connected_arm import DAMPING, ESTOP, MEASURE
@@ -284,8 +278,8 @@ def check_history(
     """Yield what changed since the mornings before; keep this morning's figures."""
     path = station.with_name(f"{station.stem}{SUFFIX}")
 
-    def day(row: Any, _where: str) -> Day:
-        return str(row["at"]), figures_from_json(row["figures"])
+    def day(row: Any, _where: str) -> findings.Day:
+        return str(row["at"]), findings.figures_from_json(row["figures"])
 
     today = (now or datetime.now(UTC)).astimezone()
     try:
@@ -299,12 +293,12 @@ def check_history(
         yield CheckResult(HISTORY, Level.WARN, found, "Let the joints move; give it cameras.")
         return
     name = f"{today:%a %Y-%m-%d %H:%M}"
-    row = {"at": name, "figures": figures_to_json(figures)}
+    row = {"at": name, "figures": findings.figures_to_json(figures)}
     try:
         append_line(path, json.dumps(row, ensure_ascii=False))
     except OSError as error:
         yield CheckResult(HISTORY, Level.WARN, f"not kept: {error}", f"Make {path} writable.")
-    changed = trends([*days[-MORNINGS:], (name, figures)])
+    changed = findings.trends([*days[-MORNINGS:], (name, figures)])
     for trend in changed:
         yield CheckResult(HISTORY, Level.WARN, trend.line(), data=trend.to_json())
     if not changed:

@@ -28,17 +28,8 @@ from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Obser
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim import scene
+from gaploop.sim import expert, scene
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import (
-    CARRY_M,
-    GOAL_TOLERANCE_M,
-    RELEASE_M,
-    ScriptedLeader,
-    ToolGoal,
-    ToolMotion,
-    TrackedSight,
-)
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
 from gaploop.teleop.calibration.store import calibration_path, load_calibration
@@ -284,20 +275,20 @@ class ResetScript:
 
     def _script(self) -> Iterator[FloatArray]:
         hand = _Hand(self._arm, 1.0 / self._period_s, self._arm_state)
-        motion = ToolMotion(np.random.default_rng(self._seed), self._arm, hand.play_rad())
+        motion = expert.ToolMotion(np.random.default_rng(self._seed), self._arm, hand.play_rad())
         grip = self._arm.grip
         motion.reset(self._q, SPEED)
         tool_m, turned = motion.ik.tcp(self._q)
         if turned[2, 2] < POINTS_DOWN:  # else it is folded: home is away from the table
             jaw_rad = float(self._arm_state().position_rad[-1])
-            low_m = scene.CUBE_HALF_SIZE_M + RELEASE_M
-            here = ToolGoal(tool_m[:2], low_m, motion.turn_rad, float(self._q[-1]))
+            low_m = scene.CUBE_HALF_SIZE_M + expert.RELEASE_M
+            here = expert.ToolGoal(tool_m[:2], low_m, motion.turn_rad, float(self._q[-1]))
             if grip.empty_rad < jaw_rad < grip.open_rad - HOLDS_RAD:  # it may hold the object
                 yield from self._move(motion, here)
             height_m = float(motion.position_m[2])
             here = replace(here, height_m=height_m, gripper_rad=grip.open_rad)
             yield from self._move(motion, here)
-            high_m = max(height_m, scene.CUBE_HALF_SIZE_M + CARRY_M)
+            high_m = max(height_m, scene.CUBE_HALF_SIZE_M + expert.CARRY_M)
             yield from self._move(motion, replace(here, height_m=high_m))
         yield from self._look_from_home()
         seen = self.seen
@@ -308,15 +299,17 @@ class ResetScript:
         features = np.array(
             [azimuth, radius, fold_square(seen.yaw_rad - azimuth), *polar(self.goal_m), 1.0, 0.0]
         )
-        sight = TrackedSight(self._arm, self._arm_state, lambda: features, goal_yaw_rad=yaw_rad)
-        leader = ScriptedLeader(
+        sight = expert.TrackedSight(
+            self._arm, self._arm_state, lambda: features, goal_yaw_rad=yaw_rad
+        )
+        leader = expert.ScriptedLeader(
             cast(SimCell, hand), self._seed, sight=sight, retries=0, speed=SPEED
         )
         while not leader.done():
             yield leader.read(self._t_s).q_rad
         yield from self._look_from_home()
 
-    def _move(self, motion: ToolMotion, goal: ToolGoal) -> Iterator[FloatArray]:
+    def _move(self, motion: expert.ToolMotion, goal: expert.ToolGoal) -> Iterator[FloatArray]:
         for _ in range(round(MOVE_S / self._period_s)):
             yield motion.step(goal, self._period_s)
             if max(motion.left(goal)) < 0.01:
@@ -512,7 +505,7 @@ class Resetter:
                 why = "the camera doesn't show the object"
             elif off_m is None and not seen.is_free:
                 why = "the object lies on the target still"
-            elif off_m is not None and off_m > GOAL_TOLERANCE_M:
+            elif off_m is not None and off_m > expert.GOAL_TOLERANCE_M:
                 why = f"the object lies {1000 * off_m:.0f} mm from where it was to start"
             else:
                 by = SCRIPT if self._policy is None else "policy"

@@ -1,7 +1,5 @@
 """A rig: everything that a take needs but the leader; of an arm, the cell, or a scene file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -588,7 +588,7 @@ class Session:
         there = campaign.words(conditions, grid)
         change = change[:1].upper() + change[1:]
         going = self._console.await_set_up(change if ask else there, ask=ask)
-        self._console.show(there if conditions else "")
+        self._console.setup = there if conditions else ""
         return going
 
     def _recount(self) -> None:
@@ -606,7 +606,7 @@ class Session:
                 for r in self._results
             )
             self._lacking = max(0, self._wanted - counted)
-            self._console.tell(Quotas(counted, self._wanted))
+            self._console.quotas = Quotas(counted, self._wanted)
             return not self._lacking
         self._book.flush()
         now = self._progress()
@@ -619,7 +619,7 @@ class Session:
             for setup in setups if len(setups) > 1 else ():
                 name = f"· {campaign.words(setup.conditions, self._station.grid)}"
                 bars.append(QuotaBar(name, setup.have, setup.wanted))
-        self._console.tell(Quotas(now.have, now.wanted, tuple(bars), now.left_s))
+        self._console.quotas = Quotas(now.have, now.wanted, tuple(bars), now.left_s)
         return not self._lacking
 
 

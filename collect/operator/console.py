@@ -168,7 +168,8 @@ class OperatorConsole:
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, stage, since_s=now_s())
         self._numbers: dict[str, int] = {}
-        self._quotas, self._setup = Quotas(), ""
+        self.quotas, self.setup = Quotas(), ""
+        """How far quotas are filled, and what is set up."""
         self._note, self._note_s = "", 0.0
         self._twice = Twice(now_s)
         self._ends = self._tripped = self._clears = False
@@ -240,13 +241,13 @@ class OperatorConsole:
                 self._state,
                 self.keys,
                 self.task,
-                self._quotas,
+                self.quotas,
                 tuple(
                     TakeSeen(number, uid, self._book.now(uid))
                     for uid, number in [*self._numbers.items()][-SHOWN_TAKES:]
                 ),
                 loop,
-                self._setup,
+                self.setup,
                 self._shown_note() or self._book.fault or loop.alignment,
                 self._hand_held,
                 None if self.driver is None else self.driver.driven(),
@@ -270,22 +271,13 @@ class OperatorConsole:
         """Whether the session is over."""
         return self._state.stage is SessionStage.ENDED
 
-    def tell(self, quotas: Quotas) -> None:
-        """Say how far the quotas are filled."""
-        with self._changed:
-            self._quotas = quotas
-
     def note(self, text: str) -> None:
         """Show a line for a while."""
         self._note, self._note_s = text, self._now_s()
 
-    def show(self, setup: str) -> None:
-        """Show what is set up."""
-        self._setup = setup
-
     def await_set_up(self, setup: str, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
-        self.show(setup)
+        self.setup = setup
         if ask and self.attended:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))

@@ -32,14 +32,12 @@ class Question(StrEnum):
     REASON = "discard_reason"
 
 
-ASKED: Final = MappingProxyType(
-    {
-        Question.OUTCOME: "How did it go?",
-        Question.MODE: "What was seen?",
-        Question.DIMENSION: "Why?",
-        Question.REASON: "Why discard it?",
-    }
-)
+ASKED: Final = {
+    Question.OUTCOME: "How did it go?",
+    Question.MODE: "What was seen?",
+    Question.DIMENSION: "Why?",
+    Question.REASON: "Why discard it?",
+}
 REASONS: Final = (
     "operator error",
     "wrong set-up",
@@ -49,14 +47,12 @@ REASONS: Final = (
     "other",
 )
 RERECORDED: Final = "re-recorded"
-CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
-    {
-        Question.OUTCOME: (Outcome.SUCCESS.value, Outcome.FAILURE.value, Outcome.DISCARDED.value),
-        Question.MODE: tuple(mode.value for mode in FailureMode),
-        Question.DIMENSION: tuple(dimension.value for dimension in GapDimension),
-        Question.REASON: REASONS,
-    }
-)
+CHOICES: Final[Mapping[Question, tuple[str, ...]]] = {
+    Question.OUTCOME: (Outcome.SUCCESS.value, Outcome.FAILURE.value, Outcome.DISCARDED.value),
+    Question.MODE: tuple(mode.value for mode in FailureMode),
+    Question.DIMENSION: tuple(dimension.value for dimension in GapDimension),
+    Question.REASON: REASONS,
+}
 
 
 @dataclass(frozen=True)

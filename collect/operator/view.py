@@ -1,7 +1,5 @@
 """From how a session stands to what is shown, for window and terminal alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -107,6 +105,14 @@ class Quotas:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """A key and what it does now."""
+
+    key: str
+    does: str
+
+
+@dataclass(frozen=True)
 class ScreenContent:
     """Everything that is shown.
 
@@ -205,24 +211,18 @@ def look(seen: ScreenContent) -> Shown:
     count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
     if math.isfinite(quotas.left_s) and quotas.left_s > 0:
         count += f" · about {words_of_time(quotas.left_s)} left"
-    if state.stage is SessionStage.DRIVING:
-        count = ""
-    rates = []
-    if math.isfinite(loop.control_hz):
-        rates.append(f"{loop.control_hz:.0f} Hz")
-    if math.isfinite(loop.fps) and state.stage is not SessionStage.DRIVING:
-        rates.append(f"{loop.fps:g} fps")
-    if loop.timing:
-        rates.append(loop.timing)
-    rates.append(f"missed {loop.missed}")
-    if state.stage is not SessionStage.DRIVING:
-        dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
-        rates.append(f"dropped {dropped or 0}")
-    rates += loop.slow
-    if loop.behind_s:
-        rates.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
-    if loop.trips:
-        rates.append(f"tripped {loop.trips}x")
+    records = state.stage is not SessionStage.DRIVING
+    dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
+    rates = (
+        f"{loop.control_hz:.0f} Hz" if math.isfinite(loop.control_hz) else "",
+        f"{loop.fps:g} fps" if math.isfinite(loop.fps) and records else "",
+        loop.timing,
+        f"missed {loop.missed}",
+        f"dropped {dropped or 0}" if records else "",
+        *loop.slow,
+        f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs" if loop.behind_s else "",
+        f"tripped {loop.trips}x" if loop.trips else "",
+    )
     driving = []
     if driven is not None:
         driving.append(f"policy at {driven.speed_scale:.0%} of its speed")
@@ -249,8 +249,8 @@ def look(seen: ScreenContent) -> Shown:
         below,
         "" if left_s is None else clock(left_s),
         math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
-        count,
-        "nothing is driven" if loop.lost else " · ".join(rates),
+        count if records else "",
+        "nothing is driven" if loop.lost else " · ".join(filter(None, rates)),
         bool(loop.trip or loop.lost or loop.behind_s or loop.slow or any(loop.dropped.values())),
         " · ".join(driving),
         "" if asked is None else ASKED[asked.question],
@@ -343,14 +343,6 @@ def clock(duration_s: float) -> str:
 
 
 HINTS: Final = 6
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A key and what it does now."""
-
-    key: str
-    does: str
 
 
 def hints(seen: ScreenContent) -> tuple[Hint, ...]:
