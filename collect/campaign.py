@@ -526,10 +526,10 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
         )
     have = held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order)
     shortened = []
-    for quota, lacking in zip(campaign.order, still_missing(campaign.order, have), strict=True):
-        now = min(lacking, room)
+    for quota, left in zip(campaign.order, still_missing(campaign.order, have), strict=True):
+        now = min(left, room)
         room -= now
-        shortened.append(replace(quota, takes=quota.takes - lacking + now))
+        shortened.append(replace(quota, takes=quota.takes - left + now))
     return shortened
 
 

@@ -281,7 +281,7 @@ class ArmDevices(SessionDevices):
             TrippedError: the arm is limp after a trip, and nobody is there to clear it.
         """
         tripped = self.filter.tripped
-        snapshot, last = self.control.snapshot(), self._last_trip
+        snapshot, last = self.control.snapshot(), self.last_trip
         if (gone := tripped & self.gone) and not snapshot.doing:  # once the arm is down
             to_do = say_to_do(gone, getattr(self.hand, "where", ""))
             which = say_joints(last.joints) if last else ""
@@ -331,11 +331,12 @@ class ArmDevices(SessionDevices):
     @property
     def trip(self) -> str:
         """Why the filter tripped last, and what to do, in one line; "" where it hasn't."""
-        last = self._last_trip
+        last = self.last_trip
         return say_trip(last.reason, last.joints, last.errors) if last else ""
 
     @property
-    def _last_trip(self) -> Trip | None:
+    def last_trip(self) -> Trip | None:
+        """The filter's last trip, over all connections; None where it hasn't tripped."""
         trips = self.statistics.figures().trips if self.statistics else ()
         return trips[-1] if trips else None
 

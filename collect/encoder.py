@@ -15,7 +15,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +69,7 @@ class LocalTake:
 
 
 class _Process:
-    """The encoder's process and what it has said so far. Two threads may talk to it."""
+    """The encoder's process and what it has said so far; one thread talks to it."""
 
     def __init__(self, cameras: CameraSpecs) -> None:
         self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
@@ -81,7 +80,7 @@ class _Process:
         """When it last said something [s]."""
         self.faults: dict[str, str] = {}
         self.dead = self.ready = False
-        self._heard, self._reading = b"", threading.Lock()
+        self._heard = b""
         counts = {camera: len(slots) for camera, slots in self.ring.slots.items()}
         job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras, "slots": counts})
         command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_process", job]
@@ -98,7 +97,6 @@ class _Process:
         assert self.popen.stdout is not None
         self._orders, self._answers = self.popen.stdin, self.popen.stdout
         os.set_blocking(self._orders.fileno(), False)
-        os.set_blocking(self._answers.fileno(), False)
 
     def start(self) -> None:
         """Wait until the process is up, or raise DeviceError."""
@@ -127,22 +125,18 @@ class _Process:
             return
         if not select.select([self._answers], [], [], timeout_s)[0]:
             return
-        with self._reading:
-            try:
-                heard = os.read(self._answers.fileno(), 1 << 16)
-            except BlockingIOError:  # the other thread was faster
-                return
-            self.dead, self.heard_s = not heard, time.monotonic()
-            *lines, self._heard = (self._heard + heard).split(b"\n")
-            for line in lines:
-                answer = json.loads(line)
-                self.ready = self.ready or "ready" in answer
-                for camera, slot in answer.get("free", ()):
-                    self.free[camera].append(slot)
-                if "closed" in answer:
-                    self.closed[answer["closed"]] = answer["videos"]
-                if "fault" in answer:
-                    self.faults[answer["fault"]] = answer["why"]
+        heard = os.read(self._answers.fileno(), 1 << 16)
+        self.dead, self.heard_s = not heard, time.monotonic()
+        *lines, self._heard = (self._heard + heard).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            self.ready = self.ready or "ready" in answer
+            for camera, slot in answer.get("free", ()):
+                self.free[camera].append(slot)
+            if "closed" in answer:
+                self.closed[answer["closed"]] = answer["videos"]
+            if "fault" in answer:
+                self.faults[answer["fault"]] = answer["why"]
 
     def retire(self) -> None:
         """Let the process finish what it has and end."""

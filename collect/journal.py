@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -443,11 +444,8 @@ class Recorder:
                 self._leader[:] = np.nan
                 if tick.leader.state is not None:
                     _fill(self._leader, tick.leader.state)
-            start = 0
-            for sensor in self._sensors:
-                width = len(sensor.names)
-                self._measured[start : start + width] = sensor.read(tick.t_s)
-                start += width
+            readings = (sensor.read(tick.t_s) for sensor in self._sensors)
+            self._measured[:] = list(itertools.chain.from_iterable(readings))
             self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
             self._writer.telemetry(round(tick.t_s * 1e9), self._row)
             if tick.policy_frame:
@@ -530,6 +528,7 @@ class ArrowStream:
         self._swapping, self._writing = threading.Lock(), threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self.handle = os.open(path, flags, 0o644)
+        self._unsynced = True
         self._encoded = io.BytesIO()
         self._encoder = pa.ipc.new_stream(self._encoded, schema)
         self._write()

@@ -308,7 +308,6 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard, gamepad, or browser.
         page: of a browser: host and port that its page is served on.
 
     Raises:

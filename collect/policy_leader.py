@@ -150,8 +150,6 @@ class PolicyLeader:
 
     Args:
         policy: answers in the follower's LeRobot units.
-        fps: policy frames per second of the loop [Hz].
-        control_hz: turns of the loop per second [Hz].
         lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
 
     Raises:

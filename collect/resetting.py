@@ -208,12 +208,9 @@ class Eye:
     def look(self) -> Sighted:
         """Return what the newest picture shows."""
         picture = self.camera.frame()
-        image = picture.image
-        size = max(image.shape[:2])
-        if image.shape[:2] != (size, size):  # nothing is below or beside a picture
-            square = np.zeros((size, size, 3), np.uint8)
-            square[: image.shape[0], : image.shape[1]] = image
-            image = square
+        height, width = picture.image.shape[:2]
+        below, beside = max(width - height, 0), max(height - width, 0)  # where nothing is
+        image = np.pad(picture.image, ((0, below), (0, beside), (0, 0)))
         seen = self._tracker.observe(image, picture.t_capture_s)
         object_m = from_polar(float(seen[0]), float(seen[1]))
         target_m = from_polar(float(seen[3]), float(seen[4]))

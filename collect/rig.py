@@ -189,26 +189,21 @@ class EmbeddedRig(Rig):
 
 def embedded_rig(
     *,
-    task: str = "pick_place",
     gaps: Mapping[str, float] | None = None,
-    gap_seed: int = 0,
     conditions: Mapping[str, Any] | None = None,
     fps: float | None = None,
-    robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
     randomise: Randomisation | None = None,
-    image_size: int = 192,
-    camera_hz: float = 25.0,
     cameras: Mapping[str, Mapping[str, Any]] | None = None,
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
+    **cell_options: Any,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
     Nominal, its domain is `sim`; with gaps, conditions or parameters it is `sim_target`, the
     stand-in for a real cell, and everything that reports on it says sim-to-sim.
 
-    Args, beside those of `SimCell`:
-        task: `pick_place`, `pick_lift` or `stack_cube`.
+    Args, beside those of `SimCell` (task, gap_seed, robot, image_size, camera_hz):
         gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
         sensors: which of `CellSensor` are recorded; {"observe": True} of those that policies see.
@@ -219,16 +214,12 @@ def embedded_rig(
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
     cell = SimCell(
-        task,
         gaps=gaps,
-        gap_seed=gap_seed,
         conditions=conditions,
-        robot=robot,
         parameters=parameters,
         randomise=randomise,
-        image_size=image_size,
-        camera_hz=camera_hz,
         cameras=cameras,
+        **cell_options,
     )
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)

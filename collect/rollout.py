@@ -91,8 +91,6 @@ class Attempts:
     failure or an intervention is in it.
 
     Args:
-        speed: how fast the policy may drive.
-        on_note: called after every take.
         watched: returns what watches an attempt that begins, given its rig and writer; asked only
             where the policy drives at full speed.
         blocker: why the policy can't drive now, such as a link that is lost; "" where it can.

@@ -490,9 +490,8 @@ def record_takes(
     missing = still_missing(quotas, held(journal, about.kind, quotas, resume=resume))
     looks_after, about = operator or Operator(), replace(about, session=uuid7())
     encoder, results, gave_up = Encoder(), list[TakeResult](), list[str]()
+    # By set-up, for a plan comes back to each several times: attempts, most of them, what counts.
     attempts, most, done = Counter[str](), Counter[str](), Counter[str]()
-    """Of each set-up: attempts so far, and at most, and takes that count. A plan comes back to each
-    of them several times."""
     next_seed, faults, before = seed + len(journal_format.take_folders(journal)), 0, None
 
     def is_counted(result: TakeResult) -> bool:

@@ -227,9 +227,8 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
             state = replace(state, verdict=command)
         elif command is not Command.NEXT:
             return state, {}
-        if state.stage is SessionStage.ENDING:
-            return state, {}
-        if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
+        is_early = command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S
+        if state.stage is SessionStage.ENDING or is_early:
             return state, {}
         return replace(state, stage=SessionStage.ENDING), {}
     if command is Command.STOP:
