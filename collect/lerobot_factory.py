@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, cast
 
 from gaploop.collect import lerobot_types
@@ -49,21 +48,6 @@ from gaploop.teleop.sensors import connect_sensors, observed
 from gaploop.teleop.stopping import disconnect
 
 log = logging.getLogger(__name__)
-
-
-def calibration_of(file: Path | None, follower: Follower) -> str:
-    """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
-
-    The calibration lies beside the station's `file`.
-
-    Raises:
-        UnusableInputError: the calibration file can't be read.
-    """
-    calibration = load_calibration(calibration_path(file), missing_ok=True)
-    own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    for line in calibration.doubts(own_file):
-        log.warning("%s", line)
-    return calibration.id
 
 
 class ArmConnection(contextlib.ExitStack):
@@ -132,7 +116,12 @@ class ArmConnection(contextlib.ExitStack):
                 if self._driver is not None:
                     more["tracker"] = self._driver.tracker(cameras, station)
                 if made is None:
-                    more["calibration"] = calibration_of(config.station, follower)
+                    path = calibration_path(config.station)
+                    calibration = load_calibration(path, missing_ok=True)
+                    own = getattr(getattr(follower, "device", None), "calibration_fpath", None)
+                    for line in calibration.doubts(own):
+                        log.warning("%s", line)
+                    more["calibration"] = calibration.id
             rig = Rig.of(follower, clock, station, self._rates, **more)
             undo.pop_all()
         return rig, leader
