@@ -127,16 +127,28 @@ class Terminal:
 
     def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
         """Ask until one of the choices is typed; None where nobody is there."""
-        if not self.is_there:
+        if not self.is_there or self._gone() or self.stopped:
             return None
         menu = ", ".join(f"{key} {meaning}" for key, meaning in choices.items())
+        asked, line = f"\n{question}\n  {menu}: ", ""
         with contextlib.ExitStack() as held:
             heard = self._keys if self._keys.works else held.enter_context(keys())
-            while not self._gone() and not self.stopped:
-                _say(f"\n{question}\n  {menu}: ")
-                typed = self._line(heard)
-                if typed is None or typed in choices:
-                    return typed
+            _say(asked)
+            while heard.works and not self._gone() and not self.stopped:
+                self._typed += [] if self._typed else heard.presses(LOOK_S)
+                name = self._typed.pop(0) if self._typed else ""
+                if name == "return":
+                    _say("\n")
+                    if line in choices:
+                        return line
+                    _say(asked)
+                    line = ""
+                elif name == "backspace" and line:
+                    line = line[:-1]
+                    _say("\b \b")
+                elif len(name) == 1:
+                    line += name
+                    _say(name)  # shown as it is typed
         return None
 
     def instruct(self, what: str) -> bool:
@@ -144,23 +156,6 @@ class Terminal:
         if self.is_there:
             _say(f"\n{what}\n")
         return self.is_there
-
-    def _line(self, heard: Keys) -> str | None:
-        """Return what is typed up to Enter, shown as it is typed; None where nobody does."""
-        line = ""
-        while heard.works and not self._gone() and not self.stopped:
-            self._typed += [] if self._typed else heard.presses(LOOK_S)
-            name = self._typed.pop(0) if self._typed else ""
-            if name == "return":
-                _say("\n")
-                return line
-            if name == "backspace" and line:
-                line = line[:-1]
-                _say("\b \b")
-            elif len(name) == 1:
-                line += name
-                _say(name)
-        return None
 
 
 def _say(words: str) -> None:

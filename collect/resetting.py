@@ -386,7 +386,6 @@ class Resetter:
 
         Args:
             ready: waits until the arm may be driven; False where the session ends.
-            stop: asked every turn.
             call_person: asks for help, in words, and may ask whether that is done, as pictures
                 show it; False where the session ends.
         """
