@@ -298,8 +298,6 @@ class SharedLeader:
             self._stall.switched()
 
     def _hand_back(self, _t_s: float) -> None:
-        if self._is_policys:
-            return
         self._stop_and_hold()
         self._handed_back = True
         if self._stall is not None:

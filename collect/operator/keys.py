@@ -96,7 +96,7 @@ class KeyMap:
     def name(self, command: Command) -> str:
         """Return the first key of a command as it is shown, such as `→`; "" where it has none."""
         keys = self.keys.get(command, ())
-        return shown(keys[0]) if keys else ""
+        return _SHOWN.get(keys[0], keys[0].capitalize()) if keys else ""
 
 
 _SHOWN: Final = {
@@ -106,12 +106,6 @@ _SHOWN: Final = {
     "down": "↓",
     "return": "Enter",
 }
-
-
-def shown(key: str) -> str:
-    """Return a key's name as a person reads it on the key."""
-    return _SHOWN.get(key, key.capitalize())
-
 
 AGAIN_S: Final = 3.0
 """The second press must follow the first within this [s]."""
