@@ -209,17 +209,12 @@ class CampaignProgress:
     Attributes:
         setups: every set-up, in the plan's order.
         left: what is still to be recorded, in order; one quota for each stretch of takes.
-        take_s: median length of a take [s].
-        reset_s: median time from the end of a take to the next one's start [s].
-        setup_s: what a change of set-up of effort 1 adds to that [s].
+        left_s: how long that takes, as estimated [s].
         measured: takes behind the estimate; 0 where it is assumed.
     """
 
     setups: tuple[SetupProgress, ...]
     left: tuple[Quota, ...]
-    take_s: float
-    reset_s: float
-    setup_s: float
     attempts_per_take: float
     left_s: float
     measured: int
@@ -307,15 +302,13 @@ def still_missing(quotas: Sequence[Quota], have: Mapping[str, int]) -> list[int]
     return lacking
 
 
-def campaign_progress(
-    journal: Path, quotas: Sequence[Quota], kind: TakeKind = TakeKind.DEMONSTRATION
-) -> CampaignProgress:
+def campaign_progress(journal: Path, quotas: Sequence[Quota]) -> CampaignProgress:
     """Return how far a campaign has come, of a journal that need not exist."""
-    have = held(journal, kind, quotas)
+    have = held(journal, TakeKind.DEMONSTRATION, quotas)
     lacking = still_missing(quotas, have)
     left = tuple(replace(q, takes=n) for n, q in zip(lacking, quotas, strict=True) if n)
     plans = {quota.plan for quota in quotas}
-    takes = [t for t in sealed_takes(journal, kind) if t.info.plan in plans]
+    takes = [t for t in sealed_takes(journal, TakeKind.DEMONSTRATION) if t.info.plan in plans]
     take_s, reset_s, setup_s = TAKE_S, RESET_S, SETUP_S
     if takes:
         lengths, resets, changes = intervals(takes)
@@ -333,8 +326,7 @@ def campaign_progress(
         SetupProgress(q.plan, q.dimensions, q.conditions, have.get(key, 0), wanted[key])
         for key, q in sorted(first.items())
     )
-    timing = (take_s, reset_s, setup_s, per_take, left_s)
-    return CampaignProgress(setups, left, *timing, measured=len(takes))
+    return CampaignProgress(setups, left, per_take, left_s, measured=len(takes))
 
 
 def intervals(takes: Sequence[LoggedTake]) -> tuple[list[float], list[float], list[float]]:
@@ -450,32 +442,6 @@ class Participants:
         return max(0, min(rooms))
 
 
-def participants(
-    journal: Path,
-    order: Sequence[Quota],
-    quotas: ParticipantQuotas,
-    bands: Mapping[str, Mapping[str, str]],
-    left: int,
-) -> Participants:
-    """Return who took part in a campaign, from its journal and what is known of their bands."""
-    items = {quota.plan for quota in order}
-    takes = Counter[str]()
-    for take in sealed_takes(journal, TakeKind.DEMONSTRATION):
-        if take.counts and take.info.plan in items:
-            takes.update(consent_ids(take.info.consent))
-    return Participants(quotas, bands, takes, left)
-
-
-def first_takes(order: Sequence[Quota], have: Mapping[str, int], most: int) -> list[Quota]:
-    """Return the order with no more than `most` takes of it left to record."""
-    shortened = []
-    for quota, lacking in zip(order, still_missing(order, have), strict=True):
-        now = min(lacking, most)
-        most -= now
-        shortened.append(replace(quota, takes=quota.takes - lacking + now))
-    return shortened
-
-
 @dataclass(frozen=True)
 class Campaign:
     """A plan on its way: its takes in order, one quota for each stretch of one set-up."""
@@ -487,12 +453,16 @@ class Campaign:
 
     def people(self) -> Participants | None:
         """Return who took part so far; None where the plan doesn't ask."""
-        asked = self.plan.participants
+        asked, takes = self.plan.participants, Counter[str]()
         if asked is None:
             return None
+        items = {quota.plan for quota in self.order}
+        for take in sealed_takes(self.journal, TakeKind.DEMONSTRATION):
+            if take.counts and take.info.plan in items:
+                takes.update(consent_ids(take.info.consent))
         now = self.progress()
         bands = consents.read_bands(consents.default_register())
-        return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
+        return Participants(asked, bands, takes, now.wanted - now.have)
 
     def progress(self) -> CampaignProgress:
         """Return how far it has come, from the journal."""
@@ -554,9 +524,13 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
             f"{people.quotas.most_each or 'any number'} each). Still needed: "
             f"{', '.join(lacking) or 'other people'}."
         )
-    return first_takes(
-        campaign.order, held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order), room
-    )
+    have = held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order)
+    shortened = []
+    for quota, left in zip(campaign.order, still_missing(campaign.order, have), strict=True):
+        now = min(left, room)
+        room -= now
+        shortened.append(replace(quota, takes=quota.takes - left + now))
+    return shortened
 
 
 def require_consents(quotas: Sequence[Quota], station: Station, consent: str) -> None:

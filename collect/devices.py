@@ -4,8 +4,6 @@
 cell in real time. A lost device costs the stretch that was being driven and not the session.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
@@ -115,10 +113,6 @@ class SessionDevices(ABC):
     def reconnect(self, lost: str, stop: Callable[[], bool]) -> bool:
         """Let go of all devices, wait until they answer, and drive again; False where it is to end.
 
-        Args:
-            lost: what was lost, in words.
-            stop: whether the session is to end meanwhile.
-
         Raises:
             LostError: what was found doesn't drive.
             DeviceError: nobody watches, and it doesn't answer in time.
@@ -157,7 +151,6 @@ class ArmDevices(SessionDevices):
     Args:
         connect: connects all devices or none, or raises DeviceError; called again after a loss.
             Returns the rig, and who leads the arm by hand, or None.
-        shared: who drives, where that isn't just the leader.
         is_watched: somebody is there to clear a trip and to say that a returned arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
             cell; a real arm stays limp, and so does one whose servo is hot or has an error.
@@ -165,7 +158,6 @@ class ArmDevices(SessionDevices):
         clear_hint: how the operator clears a trip, or says that a returned arm may move.
         max_s: longest time of driving, over all connections, after which the loop ends, as it
             does where the leader is done [s]; None for a session of takes.
-        on_connect: called with the devices of every connection before they are started.
     """
 
     rates: Rates
@@ -180,9 +172,8 @@ class ArmDevices(SessionDevices):
         patience_s: float = 60.0,
         clear_hint: str = "press c twice",
         max_s: float | None = None,
-        on_connect: Callable[[ArmDevices], object] = lambda _devices: None,
     ) -> None:
-        self._connect, self._shared, self._on_connect = connect, shared, on_connect
+        self._connect, self._shared = connect, shared
         self.is_watched, self._patience_s = is_watched, patience_s
         self._clear_hint, self._max_s = clear_hint, max_s
         self._lost, self._is_found, self._starts_anew = "", False, False
@@ -235,7 +226,6 @@ class ArmDevices(SessionDevices):
                 until_done=self._max_s is not None,
                 clock=rig.clock,
             )
-            self._on_connect(self)
             undo.pop_all()
 
     # -- what takes are made with, and driving without a take ---------------------------------
@@ -291,38 +281,35 @@ class ArmDevices(SessionDevices):
             TrippedError: the arm is limp after a trip, and nobody is there to clear it.
         """
         tripped = self.filter.tripped
-        gone = tripped & self.gone
-        if gone and not self.control.snapshot().doing:  # once the arm is down
-            to_do, last = say_to_do(gone, getattr(self.hand, "where", "")), self._last_trip
+        snapshot, last = self.control.snapshot(), self.last_trip
+        if (gone := tripped & self.gone) and not snapshot.doing:  # once the arm is down
+            to_do = say_to_do(gone, getattr(self.hand, "where", ""))
             which = say_joints(last.joints) if last else ""
             raise LostError(f"Lost contact: {say_reasons(gone)}{which}; {to_do}.")
         if not self.control.alive:
             self._loop_end()
             raise LostError("The control loop has ended.")
-        is_alone = not self.is_watched and self.station.domain is not Domain.REAL
-        last = self._last_trip
         errors = last.errors if tripped and last else 0
         # A servo that is too hot, or has an error of its own, needs a person wherever it is.
         is_unwell = bool(errors & ~(NO_REPLY | REBOOTED) or tripped & SafetyReason.OVER_TEMPERATURE)
-        is_alone = is_alone and not is_unwell
-        if doing := self.control.snapshot().doing:
-            if is_alone:
-                self.control.clear()  # heeded where it is held
-            return doing
+        is_real = self.station.domain is Domain.REAL
+        is_alone = not self.is_watched and not is_real and not is_unwell
+        if is_alone and (snapshot.doing or tripped):
+            self.control.clear()  # heeded where it is held, or limp
+        if snapshot.doing:
+            return snapshot.doing
         if tripped:
             why = say_reasons(tripped, errors)
             words = f"The arm is limp after a safety trip ({why})."
-            if unconfirmed := self.control.snapshot().unconfirmed:
-                words = f"The arm has tripped ({why}). {unconfirmed}"
+            if snapshot.unconfirmed:
+                words = f"The arm has tripped ({why}). {snapshot.unconfirmed}"
             if not self.is_watched and not is_alone:
                 raise TrippedError(
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
                 )
-            if is_alone:
-                self.control.clear()
             return words
-        if self.control.snapshot().mode is not LoopMode.RUNNING:
+        if snapshot.mode is not LoopMode.RUNNING:
             return "The arm's torque is coming on."
         for camera in self.arm.cameras:
             if self.arm.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
@@ -344,11 +331,12 @@ class ArmDevices(SessionDevices):
     @property
     def trip(self) -> str:
         """Why the filter tripped last, and what to do, in one line; "" where it hasn't."""
-        last = self._last_trip
+        last = self.last_trip
         return say_trip(last.reason, last.joints, last.errors) if last else ""
 
     @property
-    def _last_trip(self) -> Trip | None:
+    def last_trip(self) -> Trip | None:
+        """The filter's last trip, over all connections; None where it hasn't tripped."""
         trips = self.statistics.figures().trips if self.statistics else ()
         return trips[-1] if trips else None
 
@@ -415,10 +403,8 @@ class ArmDevices(SessionDevices):
     @property
     def is_driven(self) -> bool:
         """Whether the arm is under torque."""
-        return not self._lost and self.control.snapshot().mode not in (
-            LoopMode.TRIPPED,
-            LoopMode.ENDED,
-        )
+        mode = self.control.snapshot().mode
+        return not self._lost and mode not in (LoopMode.TRIPPED, LoopMode.ENDED)
 
     def state(self) -> FollowerState | None:
         """Return what the arm reports while it isn't driven; None while it is, or is lost."""

@@ -15,7 +15,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +69,7 @@ class LocalTake:
 
 
 class _Process:
-    """The encoder's process and what it has said so far. Two threads may talk to it."""
+    """The encoder's process and what it has said so far; one thread talks to it."""
 
     def __init__(self, cameras: CameraSpecs) -> None:
         self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
@@ -81,7 +80,7 @@ class _Process:
         """When it last said something [s]."""
         self.faults: dict[str, str] = {}
         self.dead = self.ready = False
-        self._heard, self._reading = b"", threading.Lock()
+        self._heard = b""
         counts = {camera: len(slots) for camera, slots in self.ring.slots.items()}
         job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras, "slots": counts})
         command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_process", job]
@@ -98,7 +97,6 @@ class _Process:
         assert self.popen.stdout is not None
         self._orders, self._answers = self.popen.stdin, self.popen.stdout
         os.set_blocking(self._orders.fileno(), False)
-        os.set_blocking(self._answers.fileno(), False)
 
     def start(self) -> None:
         """Wait until the process is up, or raise DeviceError."""
@@ -127,22 +125,18 @@ class _Process:
             return
         if not select.select([self._answers], [], [], timeout_s)[0]:
             return
-        with self._reading:
-            try:
-                heard = os.read(self._answers.fileno(), 1 << 16)
-            except BlockingIOError:  # the other thread was faster
-                return
-            self.dead, self.heard_s = not heard, time.monotonic()
-            *lines, self._heard = (self._heard + heard).split(b"\n")
-            for line in lines:
-                answer = json.loads(line)
-                self.ready = self.ready or "ready" in answer
-                for camera, slot in answer.get("free", ()):
-                    self.free[camera].append(slot)
-                if "closed" in answer:
-                    self.closed[answer["closed"]] = answer["videos"]
-                if "fault" in answer:
-                    self.faults[answer["fault"]] = answer["why"]
+        heard = os.read(self._answers.fileno(), 1 << 16)
+        self.dead, self.heard_s = not heard, time.monotonic()
+        *lines, self._heard = (self._heard + heard).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            self.ready = self.ready or "ready" in answer
+            for camera, slot in answer.get("free", ()):
+                self.free[camera].append(slot)
+            if "closed" in answer:
+                self.closed[answer["closed"]] = answer["videos"]
+            if "fault" in answer:
+                self.faults[answer["fault"]] = answer["why"]
 
     def retire(self) -> None:
         """Let the process finish what it has and end."""
@@ -239,7 +233,7 @@ class RemoteTake:
             if time.monotonic() > max(began_s, self._process.heard_s) + FINISH_S:
                 self._process.kill()
             self._process.hear(_SLICE_S)
-        return self._process.closed.pop(self._uid)
+        return self._process.closed[self._uid]
 
     def sync(self) -> None:
         """Do nothing: the process syncs its files."""
@@ -258,16 +252,11 @@ class Encoder:
 
     def __init__(self) -> None:
         self._process: _Process | None = None
-        self._retired: list[_Process] = []
 
     @property
     def pid(self) -> int:
         """Id of the process; 0 before the first take."""
         return self._process.popen.pid if self._process is not None else 0
-
-    def start(self, cameras: CameraSpecs) -> None:
-        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
-        self._running(cameras)
 
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
@@ -276,9 +265,10 @@ class Encoder:
 
         Who `waits` where the encoder is behind drops nothing: for simulated time.
         """
-        return RemoteTake(self._running(cameras), folder, uid, waits)
+        return RemoteTake(self.start(cameras), folder, uid, waits)
 
-    def _running(self, cameras: CameraSpecs) -> _Process:
+    def start(self, cameras: CameraSpecs) -> _Process:
+        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
         process = self._process
         if process is not None:
             process.hear(0.0)
@@ -286,17 +276,15 @@ class Encoder:
                 return process
             if process.dead:
                 log.warning("The encoder's process had died; starting another.")
-            process.retire()  # a take that is being sealed still has it finish its videos
-            self._retired.append(process)
+            self.close()
         self._process = _Process(cameras)
         self._process.start()
         return self._process
 
     def close(self) -> None:
         """End the process once it has finished what it has; safe to call twice."""
-        processes = [*self._retired, *((self._process,) if self._process else ())]
-        self._process, self._retired = None, []
-        for process in processes:
+        process, self._process = self._process, None
+        if process is not None:
             process.retire()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(FINISH_S)

@@ -7,9 +7,10 @@ its leader is. Handing back, the policy forgets what it had planned, plans anew 
 observation, and its first targets are eased into.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
@@ -23,30 +24,21 @@ from gaploop.teleop.stopping import CleanupStep, one_line
 
 STILL_RAD: Final = 0.02
 """An arm whose joints stay within this stands still [rad]."""
+STALL_S: Final = 1.5
+"""A person takes over after the arm has stood still this long [s], …"""
+LATE_S: Final = 6.0
+"""… or after the policy has driven this long without success [s]."""
 
 
 class OnStall:
     """Says when a person takes over because the arm stands still, or an attempt takes too long.
 
-    For runs that nobody watches.
-
-    Args:
-        fps: policy frames per second [Hz].
-        from_units: LeRobot units to joint angles [rad].
-        stall_s: taken over after the arm has stood still this long [s].
-        late_s: taken over after the policy has driven this long without success [s].
+    For runs that nobody watches, with policy frames at `fps` [Hz] in LeRobot units.
     """
 
-    def __init__(
-        self,
-        fps: float,
-        from_units: Callable[[FloatArray], FloatArray],
-        *,
-        stall_s: float = 1.5,
-        late_s: float = 6.0,
-    ) -> None:
+    def __init__(self, fps: float, from_units: Callable[[FloatArray], FloatArray]) -> None:
         self._from_units = from_units
-        self._stall, self._late = _frames(stall_s, fps), _frames(late_s, fps)
+        self._stall, self._late = max(1, round(STALL_S * fps)), max(1, round(LATE_S * fps))
         self.reset(1.0)
 
     def reset(self, speed_scale: float) -> None:
@@ -67,10 +59,6 @@ class OnStall:
             self._stands_rad, self._still = q_rad, 0
         self._still += 1
         return max(self._still / self._stall, self._frames / self._late) > self._slower
-
-
-def _frames(duration_s: float, fps: float) -> int:
-    return max(1, round(duration_s * fps))
 
 
 SHRINK: Final = 0.5
@@ -122,18 +110,6 @@ class Offset:
         return leader_rad + self._offset
 
 
-@dataclass(frozen=True)
-class _Ease:
-    """From holding to a policy's targets, so that its first ones aren't a step."""
-
-    hold_rad: FloatArray
-    since_s: float
-
-    def apply(self, target_rad: FloatArray, t_s: float) -> FloatArray:
-        share = min((t_s - self.since_s) / EASE_S, 1.0)
-        return target_rad if share >= 1.0 else self.hold_rad + share * (target_rad - self.hold_rad)
-
-
 class SharedLeader:
     """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
 
@@ -169,8 +145,9 @@ class SharedLeader:
         self._now_s = self._since_s = 0.0
         self._hold: FloatArray = np.empty(0)
         self._offset: Offset | None = None
-        self._ease: _Ease | None = None
         self._handed_back = False
+        self._eases_since_s = -math.inf
+        """When a policy that was handed the arm back began to drive it [s]."""
 
     @property
     def pace(self) -> Pace:
@@ -271,9 +248,9 @@ class SharedLeader:
         if self.driver is Driver.POLICY:
             sample = self._policy.read(t_s)
             if self._handed_back:
-                self._handed_back, self._ease = False, _Ease(self._hold, t_s)
-            if self._ease is not None:
-                sample = replace(sample, q_rad=self._ease.apply(sample.q_rad, t_s))
+                self._handed_back, self._eases_since_s = False, t_s
+            if (share := (t_s - self._eases_since_s) / EASE_S) < 1.0:
+                sample = replace(sample, q_rad=self._hold + share * (sample.q_rad - self._hold))
             return replace(sample, state=state)
         if self.driver is Driver.PERSON and self._person is not None:
             asked = asked or self._person.read(t_s)
@@ -303,8 +280,7 @@ class SharedLeader:
             self._let_go()
         self.driver, self._hold = Driver.NOBODY, self._held()
         self._script = None
-        self._offset = self._ease = None
-        self._handed_back = False
+        self._offset, self._handed_back, self._eases_since_s = None, False, -math.inf
 
     def _take_over(self, t_s: float) -> None:
         if self._person is None or not self._is_policys:
@@ -322,8 +298,6 @@ class SharedLeader:
             self._stall.switched()
 
     def _hand_back(self, _t_s: float) -> None:
-        if self._is_policys:
-            return
         self._stop_and_hold()
         self._handed_back = True
         if self._stall is not None:

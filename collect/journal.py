@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -349,17 +350,9 @@ _CLAMPS: Final = (
     | SafetyReason.RELATIVE_TARGET
 )
 """Reasons that are ordinary while moving: in the rows, not worth an event each."""
-_ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
-"""Quantities of the arm that is commanded; the others are what servos report, in this order."""
-_REPORTED: Final = (
-    "position_rad",
-    "velocity_rad_s",
-    "current_a",
-    "load_pct",
-    "temperature_c",
-    "voltage_v",
-    "status",
-)
+_ASKED: Final = 3
+"""So many of `JOINT_QUANTITIES` are of the arm that is commanded; the others servos report."""
+_REPORTED: Final = tuple(JOINT_QUANTITIES)[_ASKED:]
 LEADER: Final = "leader"
 """Prefix of the telemetry columns of a leader's own servos."""
 
@@ -446,16 +439,13 @@ class Recorder:
             joints[:, 0] = _finite(tick.leader.q_rad)
             joints[:, 1] = _finite(tick.command.requested_rad)
             joints[:, 2] = tick.command.sent_rad
-            _fill(joints[:, len(_ASKED) :], tick.state)
+            _fill(joints[:, _ASKED:], tick.state)
             if len(self._leader):
                 self._leader[:] = np.nan
                 if tick.leader.state is not None:
                     _fill(self._leader, tick.leader.state)
-            start = 0
-            for sensor in self._sensors:
-                width = len(sensor.names)
-                self._measured[start : start + width] = sensor.read(tick.t_s)
-                start += width
+            readings = (sensor.read(tick.t_s) for sensor in self._sensors)
+            self._measured[:] = list(itertools.chain.from_iterable(readings))
             self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
             self._writer.telemetry(round(tick.t_s * 1e9), self._row)
             if tick.policy_frame:
@@ -519,18 +509,6 @@ def _finite(q_rad: FloatArray) -> FloatArray:
 
 WRITE_EVERY_S: Final = 0.25
 """Rows wait at most this long for their batch, in take time and in wall time [s]."""
-BATCH_ROWS: Final = 512
-"""Rows that a batch may hold: a second and a half at 300 Hz, far above `WRITE_EVERY_S`."""
-
-
-class _Block:
-    """Rows that wait for their batch."""
-
-    def __init__(self, width: int) -> None:
-        self.values = np.empty((BATCH_ROWS, width))
-        self.times = np.empty(BATCH_ROWS, dtype=np.int64)
-        self.filled = 0
-        self.first_s = 0.0
 
 
 class ArrowStream:
@@ -545,52 +523,38 @@ class ArrowStream:
     def __init__(self, path: Path, schema: pa.Schema, on_due: Callable[[], None]) -> None:
         self.rows = 0
         self._schema, self._on_due = schema, on_due
-        is_list = pa.types.is_fixed_size_list
-        self._widths = [spec.type.list_size if is_list(spec.type) else 1 for spec in schema]
-        self._filling, self._spare = _Block(sum(self._widths)), _Block(sum(self._widths))
-        self._start = int(schema.names[0] == "t_ns")
-        """The first column of `append`'s values."""
+        self._waiting: list[tuple[int, FloatArray]] = []
+        self._first_s = 0.0
         self._swapping, self._writing = threading.Lock(), threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self.handle = os.open(path, flags, 0o644)
         self._unsynced = True
         self._encoded = io.BytesIO()
         self._encoder = pa.ipc.new_stream(self._encoded, schema)
-        self._write(self._take_encoded())
+        self._write()
 
     def append(self, values: FloatArray, t_s: float, t_ns: int = 0) -> None:
         """Add a row at take time `t_s` [s]; a column `t_ns` [ns] is kept as an integer."""
         if self.handle < 0:
             return
         with self._swapping:
-            block = self._filling
-            if not block.filled:
-                block.first_s = t_s
-            block.times[block.filled] = t_ns
-            block.values[block.filled, self._start :] = values
-            block.filled += 1
+            if not self._waiting:
+                self._first_s = t_s
+            self._waiting.append((t_ns, values.copy()))
             self.rows += 1
-            is_full = block.filled == BATCH_ROWS
-            is_due = t_s - block.first_s >= WRITE_EVERY_S
-        if is_full:
-            self.flush()
-        elif is_due:
+            is_due = t_s - self._first_s >= WRITE_EVERY_S
+        if is_due:
             self._on_due()
 
     def flush(self) -> None:
         """Write the rows that wait; raises OSError where the disk doesn't take them."""
         with self._writing:
             with self._swapping:
-                block = self._filling
-                if not block.filled:
-                    return
-                self._filling, self._spare = self._spare, block
-            try:
-                batch = self._batch(block)
+                rows, self._waiting = self._waiting, []
+            if rows:
+                batch = self._batch(rows)
                 self._encoder.write_batch(batch, custom_metadata=batch_checksum(batch))
-                self._write(self._take_encoded())
-            finally:
-                block.filled = 0
+                self._write()
 
     def sync(self) -> None:
         """Wait until what was written is on the disk; raises OSError."""
@@ -603,7 +567,7 @@ class ArrowStream:
         self.flush()
         with self._writing:
             self._encoder.close()
-            self._write(self._take_encoded())
+            self._write()
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -611,38 +575,32 @@ class ArrowStream:
             if self.handle >= 0:
                 os.close(self.handle)
                 self.handle = -1
-                # A writer and its streams know each other, so that only a rare full collection
-                # frees them: the rows' half a megabyte goes now.
-                with self._swapping:
-                    self._filling = self._spare = _Block(0)
-                self._on_due = lambda: None
 
-    def _take_encoded(self) -> bytes:
-        """Return what the encoder made since the last time: the schema, a batch or the end."""
-        data = self._encoded.getvalue()
+    def _write(self) -> None:
+        """Write what the encoder made since the last time: the schema, a batch or the end."""
+        view = memoryview(self._encoded.getvalue())
         self._encoded.seek(0)
         self._encoded.truncate()
-        return data
-
-    def _write(self, data: Any) -> None:
-        view = memoryview(data)
         self._unsynced = True
         while view:
             view = view[os.write(self.handle, view) :]
 
-    def _batch(self, waiting: _Block) -> pa.RecordBatch:
-        block, arrays, start = waiting.values[: waiting.filled], [], 0
-        for spec, width in zip(self._schema, self._widths, strict=True):
+    def _batch(self, rows: Sequence[tuple[int, FloatArray]]) -> pa.RecordBatch:
+        block, arrays, start = np.array([values for _, values in rows]), [], 0
+        for spec in self._schema:
+            if spec.name == "t_ns":
+                arrays.append(pa.array([t_ns for t_ns, _ in rows], type=spec.type))
+                continue
+            is_list = pa.types.is_fixed_size_list(spec.type)
+            width = spec.type.list_size if is_list else 1
             values = np.ascontiguousarray(block[:, start : start + width]).reshape(-1)
-            if start < self._start:
-                arrays.append(pa.array(waiting.times[: waiting.filled]))
-            elif not width:  # a list that carries no length of its own
+            start += width
+            if not width:  # a list that carries no length of its own
                 arrays.append(pa.array([[]] * len(block), type=spec.type))
-            elif pa.types.is_fixed_size_list(spec.type):
+            elif is_list:
                 arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(values), width))
             else:  # NaN becomes null
                 arrays.append(pa.array(values, type=spec.type, from_pandas=True))
-            start += width
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

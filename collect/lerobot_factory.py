@@ -10,25 +10,15 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, cast
 
-from gaploop.collect.lerobot_types import (
-    BROWSER,
-    EMBEDDED,
-    EXPERT,
-    GAMEPAD,
-    KEYBOARD,
-    MOTION,
-    TOOL,
-    kind,
-)
+from gaploop.collect import lerobot_types
+from gaploop.collect.lerobot_types import kind
 from gaploop.collect.rig import (
     EmbeddedRig,
     LedArm,
     Rig,
     SimulatedRig,
-    arm_rig,
     embedded_rig,
     world_rig,
 )
@@ -58,21 +48,6 @@ from gaploop.teleop.sensors import connect_sensors, observed
 from gaploop.teleop.stopping import disconnect
 
 log = logging.getLogger(__name__)
-
-
-def calibration_of(file: Path | None, follower: Follower) -> str:
-    """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
-
-    The calibration lies beside the station's `file`.
-
-    Raises:
-        UnusableInputError: the calibration file can't be read.
-    """
-    calibration = load_calibration(calibration_path(file), missing_ok=True)
-    own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    for line in calibration.doubts(own_file):
-        log.warning("%s", line)
-    return calibration.id
 
 
 class ArmConnection(contextlib.ExitStack):
@@ -126,7 +101,7 @@ class ArmConnection(contextlib.ExitStack):
         config, station, robot = self._config, self._station, self._config.robot
         more: dict[str, Any] = {}
         with contextlib.ExitStack() as undo:
-            made = simulated(robot, looks=False) if robot.type == EMBEDDED else None
+            made = simulated(robot, looks=False) if robot.type == lerobot_types.EMBEDDED else None
             follower, clock = follower_of(robot, station, made, self._identities)
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock, made) if self._leads else None
@@ -141,8 +116,13 @@ class ArmConnection(contextlib.ExitStack):
                 if self._driver is not None:
                     more["tracker"] = self._driver.tracker(cameras, station)
                 if made is None:
-                    more["calibration"] = calibration_of(config.station, follower)
-            rig = arm_rig(follower, clock, station, self._rates, **more)
+                    path = calibration_path(config.station)
+                    calibration = load_calibration(path, missing_ok=True)
+                    own = getattr(getattr(follower, "device", None), "calibration_fpath", None)
+                    for line in calibration.doubts(own):
+                        log.warning("%s", line)
+                    more["calibration"] = calibration.id
+            rig = Rig.of(follower, clock, station, self._rates, **more)
             undo.pop_all()
         return rig, leader
 
@@ -154,12 +134,12 @@ class ArmConnection(contextlib.ExitStack):
         expert: Leader | None = None
         if made is not None:
             follower = cast(Follower, LedArm(follower))
-            if kind(config.teleop) == EXPERT:
+            if kind(config.teleop) == lerobot_types.EXPERT:
                 expert = made.scripted_leader(config.robot.seed)
         leader = leader_of(
             config, follower, self._station, clock, expert=expert, identities=self._identities
         )
-        if kind(config.teleop) in TOOL:
+        if kind(config.teleop) in lerobot_types.TOOL:
             self._panel = leader
             self.callback(self._panel.keep_open())
             return leader
@@ -200,7 +180,7 @@ def follower_of(
         DeviceError: it doesn't answer, or isn't what it should be.
         UnusableInputError: options or calibration that can't be used.
     """
-    if robot.type == EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         made = made or simulated(robot)
         return made.follower, PacedCellClock(made.cell)
     clock = PacedClock()
@@ -225,34 +205,24 @@ def leader_of(
         UnusableInputError: it doesn't fit the follower.
     """
     teleop, chosen = config.teleop, kind(config.teleop)
-    leader: Leader
-    if chosen in (KEYBOARD, GAMEPAD):
+    if chosen in (lerobot_types.KEYBOARD, lerobot_types.GAMEPAD):
         ours = f"--teleop.type={chosen} is gaploop's own and has no options"
         others = {f.name: ours for f in fields(teleop) if f.name != "id"}
         refuse_options(teleop, "teleop", others)
-    if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
-        if chosen == MOTION:
-            leader = make_motion_leader(follower, station, teleop.options())
-        else:
-            page = (teleop.host, teleop.port) if chosen == BROWSER else None
-            leader = make_tool_leader(chosen, follower, station, page)
-    elif teleop.type != EXPERT:
-        leader = make_leader(teleop, follower, clock, identities)
-    elif expert is not None:
-        leader = expert
-    else:
-        raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
-            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
-        )
-    return leader
-
-
-def robot_arguments(robot: Any) -> dict[str, Any]:
-    """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
-    camera = ("image_size", "camera_hz")
-    like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
-    return cell_arguments(robot, robot.model, "--robot.model") | like
+    if chosen == lerobot_types.MOTION:
+        return make_motion_leader(follower, station, teleop.options())
+    if chosen in lerobot_types.TOOL:
+        page = (teleop.host, teleop.port) if chosen == lerobot_types.BROWSER else None
+        return make_tool_leader(chosen, follower, station, page)
+    if teleop.type != lerobot_types.EXPERT:
+        return make_leader(teleop, follower, clock, identities)
+    if expert is not None:
+        return expert
+    raise UnusableInputError(
+        f"--teleop.type={lerobot_types.EXPERT} drives the embedded cell only, not "
+        f"{follower.robot_type}. Use --robot.type={lerobot_types.EMBEDDED}, or a leader: "
+        "so101_leader, keyboard, motion, …"
+    )
 
 
 def cell_rig(
@@ -262,8 +232,10 @@ def cell_rig(
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up, for takes."""
+    camera = {n: getattr(robot, n) for n in ("image_size", "camera_hz") if hasattr(robot, n)}
+    given = cell_arguments(robot, robot.model, "--robot.model") | camera
     there = {**robot.conditions, **conditions}
-    return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps, sensors=sensors)
+    return embedded_rig(**given, conditions=there, fps=fps, sensors=sensors)
 
 
 def simulated_rig(
@@ -305,7 +277,7 @@ def cameras_of(
         DeviceError: one can't be opened, or gives no picture.
         UnknownChoiceError: the station's camera is none of them.
     """
-    if robot.type == EMBEDDED:
+    if robot.type == lerobot_types.EMBEDDED:
         return ()
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""
@@ -325,7 +297,6 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard, gamepad, or browser.
         page: of a browser: host and port that its page is served on.
 
     Raises:
@@ -406,7 +377,6 @@ def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     if (own := getattr(follower, "arm_model", None)) is not None:  # a scene file's
         return cast(ArmModel, own())
     name = station.robot_model or model_of(follower.robot_type)
-    joints = ", ".join(follower.joint_names)
     if not name:
         raise UnusableInputError(
             f"{whose} needs a model of the arm and none is known for "
@@ -417,8 +387,9 @@ def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     if arm.joint_names != tuple(follower.joint_names):
         raise UnusableInputError(
             f"{whose} drives one arm with the joints of the model '{arm.name}' "
-            f"({', '.join(arm.joint_names)}); {follower.robot_type} has {joints}. "
-            "Use a leader arm, or name the right robot_model in the station file."
+            f"({', '.join(arm.joint_names)}); {follower.robot_type} has "
+            f"{', '.join(follower.joint_names)}. Use a leader arm, or name the right robot_model "
+            "in the station file."
         )
     return arm
 

@@ -6,7 +6,7 @@ at the end the arm is lowered. LeRobot finds plug-ins by the names of distributi
 """
 
 import contextlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -15,20 +15,20 @@ from lerobot.robots import Robot, make_robot_from_config
 from lerobot.teleoperators import Teleoperator, make_teleoperator_from_config
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 
+from gaploop.collect.devices import ArmDevices
 from gaploop.collect.journal import JournalWriter, Recorder
-from gaploop.collect.lerobot_factory import calibration_of, cameras_of, follower_of
+from gaploop.collect.lerobot_factory import ArmConnection
 from gaploop.collect.lerobot_types import station_for
-from gaploop.collect.rig import arm_rig
+from gaploop.collect.session_options import DriveOptions
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, feature_of
-from gaploop.core.protocols import CameraSource, Follower
+from gaploop.core.protocols import Follower
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.control import ControlThread
 from gaploop.teleop.lerobot_devices.make import make_leader
-from gaploop.teleop.loop import LoopStatistics, Rates
+from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import disconnect
 from gaploop.teleop.trips import say_trip
 
@@ -69,11 +69,11 @@ class ProgramGoals:
     """The goals of a program, newest first and only that one, as a `Leader` of our control loop."""
 
     def __init__(self, follower: Follower) -> None:
-        self._follower, self._newest = follower, LeaderSample(-np.inf, np.empty(0))
+        self.follower, self._newest = follower, LeaderSample(-np.inf, np.empty(0))
 
     def reset(self) -> None:
         """Ask for where the arm stands, until the program asks for something."""
-        self._newest = LeaderSample(-np.inf, self._follower.read().position_rad)
+        self._newest = LeaderSample(-np.inf, self.follower.read().position_rad)
 
     def ask(self, t_s: float, q_rad: FloatArray) -> None:
         """Ask for joint positions [rad], shape (n_joints,), from loop time `t_s` [s] on."""
@@ -132,8 +132,7 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         self._stand_for(make_robot_from_config(plain(config)), config)
         self.cameras = self.lerobot_device.cameras
-        self._control: ControlThread | None = None
-        self._sources: tuple[CameraSource, ...] = ()
+        self._devices: ArmDevices | None = None
         self._writer: JournalWriter | None = None
 
     @property
@@ -144,7 +143,7 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
     @property
     def is_connected(self) -> bool:
         """Whether the arm is driven, or was until it tripped."""
-        return self._control is not None
+        return self._devices is not None
 
     def connect(self, calibrate: bool = True) -> None:
         """Check, connect and hold the arm where it stands; nothing is calibrated here.
@@ -153,38 +152,27 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
             GaploopError: what is wrong, in one line; torque is off.
         """
         del calibrate
-        if self._control is not None:
+        if self._devices is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
-        config, place = plain(self.config), self.config.station
-        station = station_for(config, place)
-        with contextlib.ExitStack() as undo:
-            follower, clock = follower_of(config, station)
-            undo.callback(disconnect, follower)
-            self._sources = cameras_of(config, clock, station)
-            undo.callback(disconnect, *self._sources)
-            calibration = calibration_of(place, follower)
-            rig = arm_rig(follower, clock, station, Rates.near(FPS), calibration=calibration)
-            self._follower, self._filter, self._clock = follower, rig.safety, clock
+        options = DriveOptions(robot=plain(self.config), station=self.config.station)
+        station = station_for(options.robot, options.station)
+        connection = ArmConnection(options, station, Rates.near(FPS), leads=False)
+
+        def goals(follower: Follower, *_: object) -> ProgramGoals:
             self._goals = ProgramGoals(follower)
-            limits, period_s = rig.safety.limits, rig.rates.period_s
-            self._statistics = LoopStatistics(follower.joint_names, period_s, limits)
-            control = ControlThread(
-                follower,
-                self._goals,
-                rig.safety,
-                rig.rates,
-                cameras=self._sources,
-                sinks=(self._statistics,),
-                clock=clock,
-            )
-            undo.callback(control.close)
+            return self._goals
+
+        with contextlib.ExitStack() as undo:
+            devices = ArmDevices(connection.connect, shared=goals, is_watched=False)
+            undo.callback(devices.close)
             if self.config.journal is not None:
-                header = rig.header(TakeInfo("", "driven by a program"))
+                arm = replace(devices.arm, cameras=())
+                header = arm.header(TakeInfo("", "driven by a program"))
                 writer = undo.enter_context(JournalWriter(self.config.journal, header))
-                control.attach(Recorder(writer, follower))
+                devices.control.attach(Recorder(writer, arm.follower))
                 self._writer = writer
-            control.start()
-            self._control = control
+            devices.start()
+            self._devices = devices
             undo.pop_all()
 
     def get_observation(self) -> dict[str, Any]:
@@ -193,12 +181,13 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
         Raises:
             DeviceError: the arm has tripped, the loop has ended, or a camera gives no pictures.
         """
-        state = self._driving().snapshot().state
+        devices = self._driving()
+        state = devices.control.snapshot().state
         q_rad = self._goals.read(0.0).q_rad if state is None else state.position_rad
         seen = self._named(q_rad)
-        for camera in self._sources:
+        for camera in devices.arm.cameras:
             frame = camera.frame()
-            if self._clock.now_s() - frame.t_capture_s > STALE_CAMERA_S:
+            if devices.arm.clock.now_s() - frame.t_capture_s > STALE_CAMERA_S:
                 raise DeviceError(stale_camera(camera.name))
             is_depth = frame.image.ndim == 2
             seen[camera.name] = frame.image[..., None] if is_depth else frame.image
@@ -210,10 +199,11 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
         Raises:
             DeviceError: the arm has tripped, or the loop has ended.
         """
-        self._driving()
-        asked = [float(action[feature_of(name)]) for name in self._follower.joint_names]
-        self._goals.ask(self._clock.now_s(), self._follower.from_units(np.array(asked)))
-        return self._named(self._filter.sent_rad)
+        devices = self._driving()
+        arm = devices.arm.follower
+        asked = [float(action[feature_of(name)]) for name in arm.joint_names]
+        self._goals.ask(devices.arm.clock.now_s(), arm.from_units(np.array(asked)))
+        return self._named(devices.filter.sent_rad)
 
     def disconnect(self) -> None:
         """Lower the arm, take torque off and disconnect; safe to call twice.
@@ -221,35 +211,37 @@ class GaploopArm(_LikeLeRobots, Robot):  # type: ignore[misc]
         Raises:
             DeviceError: torque or a connection couldn't be ended; one line says all of it.
         """
-        control, self._control = self._control, None
-        if control is None:
+        devices, self._devices = self._devices, None
+        if devices is None:
             return
         with contextlib.ExitStack() as cleanup:
             if self._writer is not None:
                 writer = cleanup.enter_context(self._writer)
                 cleanup.callback(writer.seal, Outcome.UNLABELLED)
-            control.finish()
+            devices.finish()
 
     def _named(self, q_rad: FloatArray) -> dict[str, Any]:
-        units = self._follower.to_units(q_rad).tolist()
-        return dict(zip(map(feature_of, self._follower.joint_names), units, strict=True))
+        arm = self._goals.follower
+        return dict(
+            zip(map(feature_of, arm.joint_names), arm.to_units(q_rad).tolist(), strict=True)
+        )
 
-    def _driving(self) -> ControlThread:
-        control = self._control
-        if control is None:
+    def _driving(self) -> ArmDevices:
+        devices = self._devices
+        if devices is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
-        if tripped := self._filter.tripped & ~SafetyReason.TRIPPED:
+        if tripped := devices.filter.tripped & ~SafetyReason.TRIPPED:
             told: tuple[tuple[str, ...], int] = (), 0
             for _ in range(TOLD_WITHIN):
-                control.wait(TOLD_S)
-                if trips := self._statistics.figures().trips:
-                    told = trips[-1].joints, trips[-1].errors
+                devices.control.wait(TOLD_S)
+                if last := devices.last_trip:
+                    told = last.joints, last.errors
                     break
             raise DeviceError(say_trip(tripped, *told))
-        if not control.alive:
-            control.finish()  # says why, where a device ended it
+        if not devices.control.alive:
+            devices.finish()  # says why, where a device ended it
             raise DeviceError("The control loop has ended. Run the command again.")
-        return control
+        return devices
 
 
 class GaploopLeader(_LikeLeRobots, Teleoperator):  # type: ignore[misc]

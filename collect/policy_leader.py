@@ -150,8 +150,6 @@ class PolicyLeader:
 
     Args:
         policy: answers in the follower's LeRobot units.
-        fps: policy frames per second of the loop [Hz].
-        control_hz: turns of the loop per second [Hz].
         lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
 
     Raises:
@@ -231,6 +229,12 @@ class PolicyLeader:
         """Return where the arm is, with the speeds of a base as a policy asks for them."""
         return np.where(self.is_speed, q_rad / self._speed_scale, q_rad)
 
+    def _begin_path(self, observation: Observation) -> None:
+        """Begin where the arm is, unless it is known where the path leads."""
+        if not self._path or not np.isfinite(self._path[-1]).all():
+            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
+            self._at = 0.0
+
     def _asks(self, t_s: float, target: FloatArray) -> LeaderSample:
         """Return what is asked for of a target on the path."""
         share = self._speed_scale
@@ -244,9 +248,7 @@ class PolicyLeader:
         while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at = max(self._at - 1.0, 0.0)
-        if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
-            self._at = 0.0
+        self._begin_path(observation)
         self._turn = 0
         observation = self._on_arrival(observation)
         while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
@@ -389,15 +391,17 @@ class _Thread:
     """Works plans out in a thread of its own."""
 
     def __init__(self, policy: Policy) -> None:
-        self._requests: queue.SimpleQueue[InferenceRequest | None] = queue.SimpleQueue()
-        self._results: deque[InferenceResult] = deque()
-        threading.Thread(
-            target=_infer_all,
-            args=(policy, self._requests, self._results),
-            name="policy",
-            daemon=True,
-        ).start()
-        self.close = weakref.finalize(self, self._requests.put, None)
+        requests: queue.SimpleQueue[InferenceRequest | None] = queue.SimpleQueue()
+        results: deque[InferenceResult] = deque()
+
+        def infer_all() -> None:  # it doesn't know `self`, which ends it when it is let go of
+            while (request := requests.get()) is not None:
+                if (result := _infer(policy, request)) is not None:
+                    results.append(result)
+
+        threading.Thread(target=infer_all, name="policy", daemon=True).start()
+        self._requests, self._results = requests, results
+        self.close = weakref.finalize(self, requests.put, None)
 
     def request(self, request: InferenceRequest, _now_s: float) -> None:
         self._requests.put(request)
@@ -497,9 +501,7 @@ class AsyncPolicyDriver(PolicyLeader):
         self._poll()
         if self._error is not None:
             raise self._error
-        if not self._path or not np.isfinite(self._path[-1]).all():
-            self._path = [self._at_full_speed(self._follower.from_units(observation.state))]
-            self._at = 0.0
+        self._begin_path(observation)
         observation = self._on_arrival(observation)
         now = self._step + self._at
         if not self._is_asked and (self._first is None or now + self._speed_scale > self._due):
@@ -611,18 +613,6 @@ class AsyncPolicyDriver(PolicyLeader):
             "Use a faster format or machine (gaploop doctor --policy.path=DIR), longer chunks, or "
             "a smaller --speed_scale."
         )
-
-
-def _infer_all(
-    policy: Policy,
-    requests: queue.SimpleQueue[InferenceRequest | None],
-    results: deque[InferenceResult],
-) -> None:
-    """Answer requests until there is None; the thread's work."""
-    while (request := requests.get()) is not None:
-        result = _infer(policy, request)
-        if result is not None:
-            results.append(result)
 
 
 def _infer(policy: Policy, request: InferenceRequest) -> InferenceResult | None:

@@ -15,30 +15,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.operator.keys import Keys, keys
+from gaploop.collect.operator.keys import LOOK_S, Keys, keys
 from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import append_line, json_lines, read_json, writable_folder, write_json
 from gaploop.core.messages import SPEED, FloatArray, Tick
 from gaploop.core.protocols import Follower
+from gaploop.core.run_record import versions
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute import findings
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.findings import (
-    AbsoluteReport,
-    Day,
-    Figure,
-    figures_from_json,
-    figures_to_json,
-    trends,
-)
+from gaploop.datasets.absolute.findings import AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.teleop.checks import CheckResult, Level
 from gaploop.teleop.checks.connected_arm import DAMPING, ESTOP, MEASURE
@@ -46,8 +40,6 @@ from gaploop.teleop.checks.connected_arm import DAMPING, ESTOP, MEASURE
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""
 SCHEMA: Final = "gaploop.preflight.v1"
-LOOK_S: Final = 0.1
-"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 OLD_H: Final = 24.0
 """What was checked longer ago is worth checking again [h]: cables, light and cameras move."""
 
@@ -135,16 +127,28 @@ class Terminal:
 
     def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
         """Ask until one of the choices is typed; None where nobody is there."""
-        if not self.is_there:
+        if not self.is_there or self._gone() or self.stopped:
             return None
         menu = ", ".join(f"{key} {meaning}" for key, meaning in choices.items())
+        asked, line = f"\n{question}\n  {menu}: ", ""
         with contextlib.ExitStack() as held:
             heard = self._keys if self._keys.works else held.enter_context(keys())
-            while not self._gone() and not self.stopped:
-                _say(f"\n{question}\n  {menu}: ")
-                typed = self._line(heard)
-                if typed is None or typed in choices:
-                    return typed
+            _say(asked)
+            while heard.works and not self._gone() and not self.stopped:
+                self._typed += [] if self._typed else heard.presses(LOOK_S)
+                name = self._typed.pop(0) if self._typed else ""
+                if name == "return":
+                    _say("\n")
+                    if line in choices:
+                        return line
+                    _say(asked)
+                    line = ""
+                elif name == "backspace" and line:
+                    line = line[:-1]
+                    _say("\b \b")
+                elif len(name) == 1:
+                    line += name
+                    _say(name)  # shown as it is typed
         return None
 
     def instruct(self, what: str) -> bool:
@@ -152,23 +156,6 @@ class Terminal:
         if self.is_there:
             _say(f"\n{what}\n")
         return self.is_there
-
-    def _line(self, heard: Keys) -> str | None:
-        """Return what is typed up to Enter, shown as it is typed; None where nobody does."""
-        line = ""
-        while heard.works and not self._gone() and not self.stopped:
-            self._typed += [] if self._typed else heard.presses(LOOK_S)
-            name = self._typed.pop(0) if self._typed else ""
-            if name == "return":
-                _say("\n")
-                return line
-            if name == "backspace" and line:
-                line = line[:-1]
-                _say("\b \b")
-            elif len(name) == 1:
-                line += name
-                _say(name)
-        return None
 
 
 def _say(words: str) -> None:
@@ -286,8 +273,8 @@ def check_history(
     """Yield what changed since the mornings before; keep this morning's figures."""
     path = station.with_name(f"{station.stem}{SUFFIX}")
 
-    def day(row: Any, _where: str) -> Day:
-        return str(row["at"]), figures_from_json(row["figures"])
+    def day(row: Any, _where: str) -> findings.Day:
+        return str(row["at"]), findings.figures_from_json(row["figures"])
 
     today = (now or datetime.now(UTC)).astimezone()
     try:
@@ -301,12 +288,12 @@ def check_history(
         yield CheckResult(HISTORY, Level.WARN, found, "Let the joints move; give it cameras.")
         return
     name = f"{today:%a %Y-%m-%d %H:%M}"
-    row = {"at": name, "figures": figures_to_json(figures)}
+    row = {"at": name, "figures": findings.figures_to_json(figures)}
     try:
         append_line(path, json.dumps(row, ensure_ascii=False))
     except OSError as error:
         yield CheckResult(HISTORY, Level.WARN, f"not kept: {error}", f"Make {path} writable.")
-    changed = trends([*days[-MORNINGS:], (name, figures)])
+    changed = findings.trends([*days[-MORNINGS:], (name, figures)])
     for trend in changed:
         yield CheckResult(HISTORY, Level.WARN, trend.line(), data=trend.to_json())
     if not changed:
@@ -362,7 +349,7 @@ def write_measured(
         "month": f"{datetime.now(UTC):%Y-%m}",
         "emulated": any(port.is_relative_to("/dev/pts") for port in ports),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {name: _version(name) for name in ("gaploop", "lerobot")},
+        "versions": {name: versions()[name] for name in ("gaploop", "lerobot")},
         **joints,
         "stop": stop and {**stop, "held_after_ms": round(1e3 * ended["took_s"], 1)},
         "drop_deg": ended.get("drop_deg"),
@@ -389,10 +376,3 @@ def _cameras(figures: Sequence[Figure]) -> list[dict[str, float]]:
             key, scale = kinds[figure.what]
             seen.setdefault(figure.about, {})[key] = round(scale * figure.size.value, 1)
     return list(seen.values())  # without their names
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

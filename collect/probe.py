@@ -17,9 +17,9 @@ import numpy as np
 
 from gaploop.collect import lerobot_factory, lerobot_types
 from gaploop.collect.campaign import Quota, held, words
-from gaploop.collect.devices import ArmDevices, SessionDevices
+from gaploop.collect.devices import ArmDevices
 from gaploop.collect.lerobot_factory import make_motion_leader, within_limits
-from gaploop.collect.operator.keys import keys
+from gaploop.collect.operator.keys import LOOK_S, keys
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import FPS, drive_on
 from gaploop.collect.session_options import DriveOptions
@@ -55,8 +55,6 @@ CLEAR_M: Final = 0.03
 """The arm stays this far above the table, out of the way of what lies there [m]."""
 LONGEST_S: Final = 30.0
 """No part is longer [s]."""
-LOOK_S: Final = 0.1
-"""How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
 NO_CONTACT: Final = (
     "friction, mass, compliance and stickiness of the object: how hard a gripper presses for what "
     "it reports is known in the embedded cell only"
@@ -257,12 +255,12 @@ class _Prober(Operator):
         )
 
     def summary(self) -> tuple[PartEnd, ...]:
-        def end_of(part: ProbePart) -> PartEnd:
-            if self._before[part.quota.key]:
-                return PartEnd(part, True, "recorded before")
-            return self.ended.get(part.name, PartEnd(part, False, "not reached"))
-
-        return tuple(map(end_of, self._parts.values()))
+        return tuple(
+            PartEnd(part, True, "recorded before")
+            if self._before[part.quota.key]
+            else self.ended.get(part.name, PartEnd(part, False, "not reached"))
+            for part in self._parts.values()
+        )
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Have the object put where the part needs it; False leaves the part out."""
@@ -301,7 +299,7 @@ def probe_cell(
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
 ) -> ProbeEnd:
-    """Probe the embedded cell, as fast as it goes; as `probe_arm`, in cells that `build` makes."""
+    """Probe the embedded cell, as fast as it goes; as `probe_robot`, in cells `build` makes."""
     named = {part.name: part for part in parts}
     rigs: dict[str, EmbeddedRig] = {}
 
@@ -329,37 +327,6 @@ def probe_cell(
     return ProbeEnd(prober.summary(), end.interrupted)
 
 
-def probe_arm(
-    parts: Sequence[ProbePart],
-    journal: Path,
-    devices: SessionDevices,
-    *,
-    resume: bool = False,
-    ask: Callable[[ProbePart], str],
-    stop: Callable[[], bool] = lambda: False,
-    on_part: Callable[[PartEnd], object] = lambda _end: None,
-) -> ProbeEnd:
-    """Probe an arm, from where it stands.
-
-    Args:
-        resume: parts that the journal holds already aren't done again.
-        devices: started; driven by a `MotionLeader`.
-        ask: has the object put where a part needs it; why that can't be, or "".
-        stop: asked every turn; True interrupts the part and ends the probe.
-
-    Raises:
-        DeviceError: a device doesn't answer in time, or parts can't be recorded.
-    """
-    prober = _Prober(parts, journal, on_part, ask, resume=resume)
-
-    def drive() -> bool:
-        prober.record(devices.rig, devices.leader, stop)
-        return False
-
-    reconnected, trip = drive_on(devices, drive, stop, finished=lambda: len(prober.ended))
-    return ProbeEnd(prober.summary(), stop(), reconnected, trip)
-
-
 def probe_robot(
     robot: Any,
     station: Station,
@@ -374,19 +341,22 @@ def probe_robot(
     """Probe what `--robot.*` describes: the embedded cell by itself, or an arm with its operator.
 
     Args:
+        resume: parts that the journal holds already aren't done again.
         say: tells the operator a line.
-        stopped: as `stoppable` yields it.
+        stopped: as `stoppable` yields it; it interrupts the part and ends the probe.
 
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
+
+    def is_stopped() -> bool:
+        return bool(stopped)
+
     if robot.type == lerobot_types.EMBEDDED:
         arm = arm_named(robot.model)
         parts = parts_of(arm.joint_names, station.grid, arm)
         build = functools.partial(lerobot_factory.cell_rig, robot, None)
-        return probe_cell(
-            parts, journal, build, resume=resume, stop=lambda: bool(stopped), on_part=on_part
-        )
+        return probe_cell(parts, journal, build, resume=resume, stop=is_stopped, on_part=on_part)
 
     def ask(part: ProbePart) -> str:
         """Have the operator put the object in place; say why that can't be, or ""."""
@@ -425,20 +395,19 @@ def probe_robot(
         pressed = stack.enter_context(keys())
         pressed.listen(devices.estop)
         parts = parts_of(devices.arm.follower.joint_names, station.grid)
+        prober = _Prober(parts, journal, on_part, ask, resume=resume)
+
+        def drive() -> bool:
+            prober.record(devices.rig, devices.leader, is_stopped)
+            return False
+
         devices.start()
-        end = probe_arm(
-            parts,
-            journal,
-            devices,
-            resume=resume,
-            ask=ask,
-            stop=lambda: bool(stopped),
-            on_part=on_part,
-        )
+        reconnected, trip = drive_on(devices, drive, is_stopped, finished=lambda: len(prober.ended))
+        end = ProbeEnd(prober.summary(), is_stopped(), reconnected, trip)
         pressed.deaf()
         try:
             devices.finish()
         except DeviceError:
-            if not end.trip:
+            if not trip:
                 raise
     return end

@@ -22,17 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from gaploop.collect.encoder_process import MATROSKA
-from gaploop.core import journal_format, labels, platform_calls
+from gaploop.core import files, journal_format, labels, platform_calls
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError, file_words
-from gaploop.core.files import (
-    open_video_file,
-    parse_json,
-    read_content,
-    read_json,
-    sha256,
-    write_atomically,
-    write_json,
-)
 from gaploop.core.journal_format import TakeEnd, camera_path, read_header, read_stream, take_folders
 from gaploop.core.vocabulary import Outcome
 
@@ -97,7 +88,7 @@ def recover(journal: Path) -> RecoveryReport:
                     continue
                 header = folder / journal_format.HEADER
                 try:  # one that a power cut tore would keep the other takes from being read
-                    read_json(header)
+                    files.read_json(header)
                 except UnusableInputError as error:
                     os.replace(header, header.with_name(f"{header.name}.torn"))
                     raise UnusableInputError(f"{error} It is kept as {header.name}.torn.") from None
@@ -200,9 +191,9 @@ def _recover_take(folder: Path) -> Recovered:
         rows,
         record.num_rows,
         {camera: dropped[camera] for camera in header.cameras},
-        {path.name: sha256(path) for path in sorted(folder.iterdir())},
+        {path.name: files.sha256(path) for path in sorted(folder.iterdir())},
     )
-    write_json(folder / journal_format.END, asdict(end))
+    files.write_json(folder / journal_format.END, asdict(end))
     return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
 
 
@@ -216,7 +207,7 @@ def _packets(path: Path, fps: float) -> int:
     """Return how many whole pictures a video holds from its start, none left out; at `fps` [Hz]."""
     count = 0
     unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, *DAMAGE)
-    with unreadable, open_video_file(path) as container:
+    with unreadable, files.open_video_file(path) as container:
         is_h264 = container.streams.video[0].codec_context.name == "h264"
         for packet in container.demux(video=0):
             # A block of zeros may hold whole pictures; the demuxer goes on behind it.
@@ -252,7 +243,7 @@ def _rewrite_video(path: Path, pictures: int, fps: float) -> None:
         return
     new = path.with_name(path.name + _NEW)
     with (
-        open_video_file(path) as source,
+        files.open_video_file(path) as source,
         av.open(str(new), "w", format="matroska", options=MATROSKA) as target,
     ):
         stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
@@ -272,11 +263,11 @@ def _repair_events(path: Path) -> list[dict[str, Any]]:
     """Cut a torn last line off and return the events."""
     if not path.exists():
         return []
-    lines, whole = read_content(path).split(b"\n"), []
+    lines, whole = files.read_content(path).split(b"\n"), []
     for line in lines[:-1]:
         try:
-            whole.append(parse_json(line))
+            whole.append(files.parse_json(line))
         except ValueError:
             break
-    write_atomically(path, "".join(json.dumps(event) + "\n" for event in whole))
+    files.write_atomically(path, "".join(json.dumps(event) + "\n" for event in whole))
     return whole

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.collect.devices import subscribers
 from gaploop.collect.intervention import Driver, SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig
@@ -24,20 +25,11 @@ from gaploop.core.arm import CellArm
 from gaploop.core.arms import ARMS, CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Observation, Tick
-from gaploop.core.protocols import Follower, Leader, TakeSink
+from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim import scene
+from gaploop.sim import expert, scene
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import (
-    CARRY_M,
-    GOAL_TOLERANCE_M,
-    RELEASE_M,
-    ScriptedLeader,
-    ToolGoal,
-    ToolMotion,
-    TrackedSight,
-)
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
 from gaploop.teleop.calibration.store import calibration_path, load_calibration
@@ -216,12 +208,9 @@ class Eye:
     def look(self) -> Sighted:
         """Return what the newest picture shows."""
         picture = self.camera.frame()
-        image = picture.image
-        size = max(image.shape[:2])
-        if image.shape[:2] != (size, size):  # nothing is below or beside a picture
-            square = np.zeros((size, size, 3), np.uint8)
-            square[: image.shape[0], : image.shape[1]] = image
-            image = square
+        height, width = picture.image.shape[:2]
+        below, beside = max(width - height, 0), max(height - width, 0)  # where nothing is
+        image = np.pad(picture.image, ((0, below), (0, beside), (0, 0)))
         seen = self._tracker.observe(image, picture.t_capture_s)
         object_m = from_polar(float(seen[0]), float(seen[1]))
         target_m = from_polar(float(seen[3]), float(seen[4]))
@@ -283,20 +272,20 @@ class ResetScript:
 
     def _script(self) -> Iterator[FloatArray]:
         hand = _Hand(self._arm, 1.0 / self._period_s, self._arm_state)
-        motion = ToolMotion(np.random.default_rng(self._seed), self._arm, hand.play_rad())
+        motion = expert.ToolMotion(np.random.default_rng(self._seed), self._arm, hand.play_rad())
         grip = self._arm.grip
         motion.reset(self._q, SPEED)
         tool_m, turned = motion.ik.tcp(self._q)
         if turned[2, 2] < POINTS_DOWN:  # else it is folded: home is away from the table
             jaw_rad = float(self._arm_state().position_rad[-1])
-            low_m = scene.CUBE_HALF_SIZE_M + RELEASE_M
-            here = ToolGoal(tool_m[:2], low_m, motion.turn_rad, float(self._q[-1]))
+            low_m = scene.CUBE_HALF_SIZE_M + expert.RELEASE_M
+            here = expert.ToolGoal(tool_m[:2], low_m, motion.turn_rad, float(self._q[-1]))
             if grip.empty_rad < jaw_rad < grip.open_rad - HOLDS_RAD:  # it may hold the object
                 yield from self._move(motion, here)
             height_m = float(motion.position_m[2])
             here = replace(here, height_m=height_m, gripper_rad=grip.open_rad)
             yield from self._move(motion, here)
-            high_m = max(height_m, scene.CUBE_HALF_SIZE_M + CARRY_M)
+            high_m = max(height_m, scene.CUBE_HALF_SIZE_M + expert.CARRY_M)
             yield from self._move(motion, replace(here, height_m=high_m))
         yield from self._look_from_home()
         seen = self.seen
@@ -307,15 +296,17 @@ class ResetScript:
         features = np.array(
             [azimuth, radius, fold_square(seen.yaw_rad - azimuth), *polar(self.goal_m), 1.0, 0.0]
         )
-        sight = TrackedSight(self._arm, self._arm_state, lambda: features, goal_yaw_rad=yaw_rad)
-        leader = ScriptedLeader(
+        sight = expert.TrackedSight(
+            self._arm, self._arm_state, lambda: features, goal_yaw_rad=yaw_rad
+        )
+        leader = expert.ScriptedLeader(
             cast(SimCell, hand), self._seed, sight=sight, retries=0, speed=SPEED
         )
         while not leader.done():
             yield leader.read(self._t_s).q_rad
         yield from self._look_from_home()
 
-    def _move(self, motion: ToolMotion, goal: ToolGoal) -> Iterator[FloatArray]:
+    def _move(self, motion: expert.ToolMotion, goal: expert.ToolGoal) -> Iterator[FloatArray]:
         for _ in range(round(MOVE_S / self._period_s)):
             yield motion.step(goal, self._period_s)
             if max(motion.left(goal)) < 0.01:
@@ -395,7 +386,6 @@ class Resetter:
 
         Args:
             ready: waits until the arm may be driven; False where the session ends.
-            stop: asked every turn.
             call_person: asks for help, in words, and may ask whether that is done, as pictures
                 show it; False where the session ends.
         """
@@ -440,7 +430,7 @@ class Resetter:
         eye = self._eye(rig)
         script = ResetScript(eye, lambda: rig.safety.sent_rad, rig.rates.period_s, None)
         try:
-            if self._drive(rig, shared, script, stop, (script,)) or stop():
+            if self._drive(rig, shared, script, stop) or stop():
                 return None
         except DeviceError as error:  # the attempt is sealed; whoever drives next finds out
             log.warning("The arm didn't go home after the attempt: %s", one_line(error))
@@ -497,7 +487,7 @@ class Resetter:
             script = ResetScript(
                 eye, lambda: rig.safety.sent_rad, rig.rates.period_s, draw, 100 * seed + tries
             )
-            ends = self._drive(rig, shared, script, stop, (script,))
+            ends = self._drive(rig, shared, script, stop)
             if stop():
                 return "", None
             seen, off_m = script.seen, None
@@ -511,7 +501,7 @@ class Resetter:
                 why = "the camera doesn't show the object"
             elif off_m is None and not seen.is_free:
                 why = "the object lies on the target still"
-            elif off_m is not None and off_m > GOAL_TOLERANCE_M:
+            elif off_m is not None and off_m > expert.GOAL_TOLERANCE_M:
                 why = f"the object lies {1000 * off_m:.0f} mm from where it was to start"
             else:
                 by = SCRIPT if self._policy is None else "policy"
@@ -525,7 +515,6 @@ class Resetter:
         shared: SharedLeader,
         leader: Leader,
         stop: Callable[[], bool],
-        sinks: Sequence[TakeSink] = (),
         on_frame: Sequence[OnFrame] = (),
         over: Callable[[], bool] = lambda: False,
     ) -> str:
@@ -536,7 +525,8 @@ class Resetter:
             is_cut = shared.driver is Driver.PERSON or bool(rig.safety.tripped) or stop()
             return leader.done() or over() or is_cut
 
-        follow_turns(rig.turns(shared, self._longest_s, on_frame), sinks, is_over)
+        turns = rig.turns(shared, self._longest_s, on_frame)
+        follow_turns(turns, subscribers(leader), is_over)
         if shared.driver is Driver.PERSON:
             return "a person has taken over"
         shared.rest()
@@ -566,7 +556,7 @@ class Resetter:
             return attempt.error is not None or free > PLACED_S * rig.fps
 
         try:
-            why = self._drive(rig, shared, leader, stop, (), (show,), over)
+            why = self._drive(rig, shared, leader, stop, (show,), over)
         finally:
             leader.close()
         return why if attempt.error is None else f"the policy failed: {one_line(attempt.error)}"

@@ -1,7 +1,5 @@
 """A rig: everything that a take needs but the leader; of an arm, the cell, or a scene file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -78,14 +76,14 @@ class Rig:
     """
 
     follower: Follower
-    cameras: tuple[CameraSource, ...]
-    tracker: SceneTracker | None
     clock: Clock
     safety: SafetyFilter
     control_hz: float
     fps: float
     domain: Domain
     station: Station
+    cameras: tuple[CameraSource, ...] = ()
+    tracker: SceneTracker | None = None
     reset: Callable[[int], None] = lambda _seed: None
     judge: Callable[[], Outcome | None] = lambda: None
     truth: Callable[[], Mapping[str, Any] | None] = lambda: None
@@ -97,6 +95,21 @@ class Rig:
     running: Callable[..., Turns] | None = None
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     blocker: Callable[[], str] = lambda: ""
+
+    @classmethod
+    def of(
+        cls, follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any
+    ) -> Self:
+        """Return a connected arm behind its safety filter; `more` are further fields."""
+        return cls(
+            follower=follower,
+            clock=clock,
+            safety=make_safety(station, follower, rates.period_s),
+            control_hz=rates.control_hz,
+            fps=rates.fps,
+            station=station,
+            **{"domain": station.domain} | more,
+        )
 
     @property
     def is_real_time(self) -> bool:
@@ -158,22 +171,6 @@ class Rig:
         return TakeHeader(info, tuple(names), cameras, columns, tuple(self.observed))
 
 
-def arm_rig(follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any) -> Rig:
-    """Return a connected arm as a rig, behind its safety filter; `more` are fields of `Rig`."""
-    return Rig(
-        follower=follower,
-        cameras=more.pop("cameras", ()),
-        tracker=more.pop("tracker", None),
-        clock=clock,
-        safety=make_safety(station, follower, rates.period_s),
-        control_hz=rates.control_hz,
-        fps=rates.fps,
-        domain=station.domain,
-        station=station,
-        **more,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedRig(Rig):
     """The simulated cell as a rig; `cell` is never shown to policies or diagnosis."""
@@ -192,26 +189,21 @@ class EmbeddedRig(Rig):
 
 def embedded_rig(
     *,
-    task: str = "pick_place",
     gaps: Mapping[str, float] | None = None,
-    gap_seed: int = 0,
     conditions: Mapping[str, Any] | None = None,
     fps: float | None = None,
-    robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
     randomise: Randomisation | None = None,
-    image_size: int = 192,
-    camera_hz: float = 25.0,
     cameras: Mapping[str, Mapping[str, Any]] | None = None,
     sensors: Mapping[str, Mapping[str, Any]] | None = None,
+    **cell_options: Any,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
     Nominal, its domain is `sim`; with gaps, conditions or parameters it is `sim_target`, the
     stand-in for a real cell, and everything that reports on it says sim-to-sim.
 
-    Args, beside those of `SimCell`:
-        task: `pick_place`, `pick_lift` or `stack_cube`.
+    Args, beside those of `SimCell` (task, gap_seed, robot, image_size, camera_hz):
         gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
         sensors: which of `CellSensor` are recorded; {"observe": True} of those that policies see.
@@ -222,42 +214,33 @@ def embedded_rig(
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
     cell = SimCell(
-        task,
         gaps=gaps,
-        gap_seed=gap_seed,
         conditions=conditions,
-        robot=robot,
         parameters=parameters,
         randomise=randomise,
-        image_size=image_size,
-        camera_hz=camera_hz,
         cameras=cameras,
+        **cell_options,
     )
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
     injected = any(severity > 0 for severity in (gaps or {}).values())
     set_up = set(conditions or {}) - set(LOOKS)  # as randomisation is
     is_target = bool(set_up or parameters) or injected
-    domain = Domain.SIM_TARGET if is_target else Domain.SIM
-    follower = CellFollower(cell)
     made = tuple(CellSensor(name, cell) for name in sensors or {})
     measured = [c["calibration"]["id"] for c in (cameras or {}).values() if "calibration" in c]
-    safety = make_safety(station, follower, rates.period_s)
 
     def reset(seed: int) -> None:
         cell.reset(seed)
-        safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
+        rig.safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
 
-    return EmbeddedRig(
-        follower=follower,
+    rig = EmbeddedRig.of(
+        CellFollower(cell),
+        CellClock(cell),
+        station,
+        rates,
         cameras=tuple(CellCamera(cell, view.name) for view in cell.views),
         tracker=cell_tracker(cell, float(is_target)),
-        clock=CellClock(cell),
-        safety=safety,
-        control_hz=rates.control_hz,
-        fps=rates.fps,
-        domain=domain,
-        station=station,
+        domain=Domain.SIM_TARGET if is_target else Domain.SIM,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
@@ -269,6 +252,7 @@ def embedded_rig(
         observed=observed(sensors or {}, made),
         cell=cell,
     )
+    return rig
 
 
 def cell_tracker(cell: SimCell, domain: float) -> Tracker | None:
@@ -506,15 +490,12 @@ def world_rig(
     inner.draws = looks
     arm = WorldArm(world, inner)
     arm.reset(0)
-    station = scene_station(path)
-    rates = Rates(scene.fps, scene.fps)
-    safety = make_safety(station, arm, rates.period_s)
 
     def reset(seed: int) -> None:
         nonlocal last_seed
         last_seed = seed
         arm.reset(seed)
-        safety.clear()  # setting up the scene anew is the operator's word
+        rig.safety.clear()  # setting up the scene anew is the operator's word
 
     def truth() -> dict[str, Any]:
         injected = [asdict(gap) for gap in world.injected]
@@ -530,16 +511,13 @@ def world_rig(
         return {**_photo_drawn(world.photo(seed)), **hand, **told}
 
     person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}
-    return WorldRig(
-        follower=arm,
+    rig = WorldRig.of(
+        arm,
+        CellClock(arm),
+        scene_station(path),
+        Rates(scene.fps, scene.fps),
         cameras=tuple(WorldCamera(c.name, arm) for c in scene.cameras if looks),
-        tracker=None,
-        clock=CellClock(arm),
-        safety=safety,
-        control_hz=rates.control_hz,
-        fps=rates.fps,
         domain=Domain.SIM if as_it_is.is_nominal else Domain.SIM_TARGET,
-        station=station,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if inner.success() else Outcome.FAILURE,
         truth=truth,
@@ -550,3 +528,4 @@ def world_rig(
         cell=arm,
         scene=inner,
     )
+    return rig

@@ -91,8 +91,6 @@ class Attempts:
     failure or an intervention is in it.
 
     Args:
-        speed: how fast the policy may drive.
-        on_note: called after every take.
         watched: returns what watches an attempt that begins, given its rig and writer; asked only
             where the policy drives at full speed.
         blocker: why the policy can't drive now, such as a link that is lost; "" where it can.
@@ -338,20 +336,19 @@ class RolloutDriver:
 
     def switch(self) -> None:
         """Take over, or hand back, where that is possible now."""
-        if self._leader is not None and self._can_switch:
+        if self._leader is not None and self.has_person and self._is_driven:
             self._leader.toggle()
 
     @property
-    def _can_switch(self) -> bool:
-        return self.has_person and (self.attempts.running or self._drives_between)
+    def _is_driven(self) -> bool:
+        return self.attempts.running or self._drives_between
 
     def driven(self) -> Driven:
         """Return what the operator sees of it."""
         leader, attempts = self._leader, self.attempts
-        is_on = attempts.running or self._drives_between
         return Driven(
-            leader.driver if leader is not None and is_on else Driver.NOBODY,
-            self._can_switch,
+            leader.driver if leader is not None and self._is_driven else Driver.NOBODY,
+            self.has_person and self._is_driven,
             attempts.speed.scale,
             attempts.speed.successes,
             leader.interventions if leader is not None else 0,

@@ -21,16 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.collect import lerobot_factory, lerobot_types
-from gaploop.collect.campaign import (
-    AS_IT_STANDS,
-    CampaignProgress,
-    Quota,
-    change_words,
-    counts,
-    held,
-    words,
-)
+from gaploop.collect import campaign, lerobot_factory, lerobot_types
+from gaploop.collect.campaign import CampaignProgress, Quota
 from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
 from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
 from gaploop.collect.operator.keys import DEFAULTS, DRIVE, ROLLOUT, Command, KeyMap
@@ -45,7 +37,6 @@ from gaploop.collect.take import (
     MakeRig,
     Operator,
     SessionEnd,
-    SetUpNext,
     TakeResult,
     record_takes,
 )
@@ -119,12 +110,7 @@ def chosen_interface(display: str, leads: str) -> str:
 
 
 def runs_by_itself(config: Any, leads: str) -> bool:
-    """Whether nobody is needed, and simulated time may go as fast as it can.
-
-    Args:
-        config: the session's options.
-        leads: the type of leader by which a person drives; "" where nobody does.
-    """
+    """Whether nobody is needed, and simulated time may go as fast as it can; as of `Session`."""
     is_shown = config.display in ("window", "terminal")
     is_alone = leads in ("", lerobot_types.EXPERT)
     return config.robot.type == lerobot_types.EMBEDDED and is_alone and not is_shown
@@ -262,11 +248,7 @@ class Session:
 
     # -- without a record -------------------------------------------------------------------
 
-    def drive(
-        self,
-        max_s: float = math.inf,
-        title: str = "gaploop teleoperate",
-    ) -> SessionEnd:
+    def drive(self, max_s: float = math.inf) -> SessionEnd:
         """Drive until somebody ends it, the leader is done or `max_s` [s] have passed.
 
         Where nobody watches, a trip or a lost device ends it, too. Torque is off and everything
@@ -313,7 +295,7 @@ class Session:
                 attended=is_watched,
             )
             console.safety = devices.safety
-            turn = self._shown(cleanup, title)
+            turn = self._shown(cleanup, "gaploop teleoperate")
             try:
                 devices.start()
             except DeviceError as error:
@@ -413,8 +395,7 @@ class Session:
         """Record until everything is, somebody ends it, or a device doesn't come back.
 
         Args:
-            about: what all takes share.
-            root: the dataset that they are published to.
+            root: the dataset that takes are published to.
             resume: takes that the journal holds already count.
             progress: says how far the campaign has come that is followed, if one is.
 
@@ -447,10 +428,7 @@ class Session:
         quotas: Sequence[Quota],
         make_rig: MakeRig,
         make_leader: MakeLeader,
-        set_up: SetUpNext,
-        operator: Operator,
-        stop: Callable[[], bool],
-        on_take: Callable[[TakeResult, bool], None] = lambda _take, _counts: None,
+        **more: Any,
     ) -> SessionEnd:
         config = self._config
         return record_takes(
@@ -462,10 +440,7 @@ class Session:
             max_s=config.dataset.episode_time_s,
             seed=getattr(config.robot, "seed", 0) + getattr(config, "reset_seed", 0),
             resume=self._resume,
-            set_up=set_up,
-            stop=stop,
-            on_take=on_take,
-            operator=operator,
+            **more,
         )
 
     # -- by itself --------------------------------------------------------------------------
@@ -474,6 +449,7 @@ class Session:
         """Record in the embedded cell as fast as it goes."""
         check_targets(self._make_rig, self._quotas, self.root, self.journal)
         is_rollout = self._about.kind is TakeKind.ROLLOUT
+        announces = not is_rollout or len(self._quotas) > 1
 
         def make_leader(rig: Rig, seed: int) -> Leader:
             expert = scripted_leader(rig, seed)
@@ -489,8 +465,8 @@ class Session:
                 self._quotas,
                 self._make_rig,
                 make_leader,
-                (lambda *_: True) if is_rollout and len(self._quotas) == 1 else self._announce,
-                Operator(attempts=self._attempts),
+                set_up=self._announce if announces else lambda *_: True,
+                operator=Operator(attempts=self._attempts),
                 stop=lambda: bool(self._stopped),
                 on_take=lambda _take, counts: advance(int(counts)),
             )
@@ -498,8 +474,8 @@ class Session:
     def _announce(self, quota: Quota, before: Quota | None) -> bool:
         """Say which set-up comes next, where the embedded cell sets itself up."""
         had = None if before is None else before.conditions
-        change = change_words(had, quota.conditions, self._station.grid)
-        if change not in ("nothing to change", AS_IT_STANDS):
+        change = campaign.change_words(had, quota.conditions, self._station.grid)
+        if change not in ("nothing to change", campaign.AS_IT_STANDS):
             log.info("Set up: %s (%d episode%s).", change, quota.takes, "s" * (quota.takes != 1))
         return True
 
@@ -536,7 +512,7 @@ class Session:
             self._results.append,
             self._attempts,
         )
-        have = held(self.journal, self._about.kind, self._quotas, resume=self._resume)
+        have = campaign.held(self.journal, self._about.kind, self._quotas, resume=self._resume)
         self._held = have.total()
         self._count()
         turn = self._shown(cleanup, f"gaploop {'record' if driver is None else 'rollout'}")
@@ -593,9 +569,9 @@ class Session:
             quotas,
             self.devices.rig,
             self.devices.leader,
-            self._set_up,
-            self._operator,
-            self._is_over,
+            set_up=self._set_up,
+            operator=self._operator,
+            stop=self._is_over,
         )
         self._recovered += end.recovered
         return not self._count() and not self._console.left
@@ -603,16 +579,16 @@ class Session:
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         grid = self._station.grid
         had = {} if before is None else before.conditions
-        change = change_words(None if before is None else had, quota.conditions, grid)
+        change = campaign.change_words(None if before is None else had, quota.conditions, grid)
         conditions = {**getattr(self._config.robot, "conditions", {}), **quota.conditions}
         is_by_hand = (
             self._config.robot.type != lerobot_types.EMBEDDED and not self._config.auto_start
         )
         ask = is_by_hand and change != "nothing to change" and bool(conditions or had)
-        there = words(conditions, grid)
+        there = campaign.words(conditions, grid)
         change = change[:1].upper() + change[1:]
         going = self._console.await_set_up(change if ask else there, ask=ask)
-        self._console.show(there if conditions else "")
+        self._console.setup = there if conditions else ""
         return going
 
     def _recount(self) -> None:
@@ -626,11 +602,11 @@ class Session:
         """Tell the console how far the quotas are filled; return whether they are."""
         if self._progress is None:
             counted = self._held + sum(
-                counts(self._about.kind, self._console.outcome(r.uid, r.outcome))
+                campaign.counts(self._about.kind, self._console.outcome(r.uid, r.outcome))
                 for r in self._results
             )
             self._lacking = max(0, self._wanted - counted)
-            self._console.tell(Quotas(counted, self._wanted))
+            self._console.quotas = Quotas(counted, self._wanted)
             return not self._lacking
         self._book.flush()
         now = self._progress()
@@ -641,9 +617,9 @@ class Session:
             have, wanted = sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups)
             bars.append(QuotaBar((dimension or "episodes").replace("_", " "), have, wanted))
             for setup in setups if len(setups) > 1 else ():
-                name = f"· {words(setup.conditions, self._station.grid)}"
+                name = f"· {campaign.words(setup.conditions, self._station.grid)}"
                 bars.append(QuotaBar(name, setup.have, setup.wanted))
-        self._console.tell(Quotas(now.have, now.wanted, tuple(bars), now.left_s))
+        self._console.quotas = Quotas(now.have, now.wanted, tuple(bars), now.left_s)
         return not self._lacking
 
 

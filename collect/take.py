@@ -69,7 +69,6 @@ class TakeResult:
     Attributes:
         uid: "" where nothing was recorded.
         outcome: `unlabelled` where only a person can tell, `interrupted` where it wasn't sealed.
-        reason: why it ended, in words.
         duration_s: on the loop's clock [s].
         dropped: pictures that the encoder couldn't take.
         doubts: what is wrong with pictures that were recorded all the same, a line for each camera.
@@ -168,14 +167,10 @@ def run_take(
     lost its power, the take is `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
-        rig: reset here.
+        rig: reset here, to the scene of `seed`.
         leader: reset here, after the rig, unless it is driving already. A `PolicyLeader` gets the
             observations.
-        seed: sets up the scene.
-        max_s: longest duration [s].
         writer: the open take, left open (and unsealed) by an exception.
-        on_frame: called with the observation of every policy frame.
-        sinks: further subscribers of the loop.
         stop: asked every turn; True interrupts the take.
         until_success: end on success; by default only for policies, which don't say "done".
         ended: asked every turn; why the operator ends the take early, "" where it goes on.
@@ -191,14 +186,13 @@ def run_take(
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
     recorders = () if writer is None else (Recorder(writer, rig.follower, rig.sensors, leader),)
-    subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((_asking(leader),) if isinstance(leader, PolicyLeader) else ()), *on_frame)
 
     def is_over() -> bool:
         is_cut = watch.over or watch.stale or ended() or cut_off()
         return bool(is_cut) or any(r.fault for r in recorders) or stop()
 
-    end = follow_turns(rig.turns(leader, max_s, callbacks), subscribers, is_over)
+    end = follow_turns(rig.turns(leader, max_s, callbacks), (*recorders, watch, *sinks), is_over)
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     over, gone = watch.over or ended(), end.tripped & GONE
@@ -402,7 +396,6 @@ class SessionEnd:
         takes: sealed takes, oldest first.
         counted: takes that count towards the quotas, those that were there at the start included.
         recovered: unsealed takes that were there at the start and are marked `interrupted`.
-        interrupted: the user stopped it.
         gave_up: a line for every quota that was given up.
         reconnected: how often lost devices were connected again.
         trip: the safety trip that ended it, where nobody was there to clear it.
@@ -452,109 +445,6 @@ def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> It
                     )
 
 
-@dataclass(kw_only=True)
-class _Takes:
-    """The state of `record_takes`, whose arguments it has: takes and attempts."""
-
-    journal: Path
-    about: TakeInfo
-    max_s: float
-    seed: int
-    make_leader: MakeLeader
-    stop: Callable[[], bool]
-    on_take: Callable[[TakeResult, bool], None]
-    operator: Operator
-
-    def __post_init__(self) -> None:
-        self.about = replace(self.about, session=uuid7())
-        self.results: list[TakeResult] = []
-        self.attempts = Counter[str]()
-        """Set-up to how many attempts it has had."""
-        self.encoder = Encoder()
-        self._faults = 0
-        self._next_seed = self.seed + len(journal_format.take_folders(self.journal))
-
-    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
-        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
-
-        Returns how many count. Attempts are counted per set-up: a plan comes back to each of them
-        several times.
-        """
-        leader = self.make_leader(rig, self._next_seed)
-        # Have the encoder running before somebody waits for the first take.
-        if cameras := rig.header(self.about).cameras:
-            self.encoder.start(cameras)
-            for line in () if self.attempts else other_cameras(self.journal, cameras):
-                log.warning("%s", line)
-        first = len(self.results)
-
-        def counted() -> int:
-            return sum(map(self._counts, self.results[first:]))
-
-        while not self.stop() and counted() < missing and self.attempts[quota.key] < most:
-            if not self.operator.begin(lambda: rig.blocker() or no_room(self.journal), self.stop):
-                break
-            if counted() >= missing:
-                continue  # a take was labelled anew while the next one was waited for
-            ready = self.operator.prepare(rig, leader, self._next_seed, rig.blocker, self.stop)
-            if ready is None:
-                break
-            self.attempts[quota.key] += 1
-            result = self._take(ready, leader, quota)
-            if result.outcome is not Outcome.INTERRUPTED:
-                self._faults = 0
-                self.results.append(result)
-                self.on_take(result, self._counts(result))
-        return counted()
-
-    def _failed(self, result: TakeResult, why: str) -> None:
-        """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
-        log.warning("Episode %s is interrupted: %s", result.uid, why)
-        self._faults += 1
-        if self._faults >= FAULTS_IN_A_ROW:
-            raise DeviceError(
-                f"{self._faults} episodes in a row could not be recorded; the last one: {why}"
-            )
-
-    def _counts(self, result: TakeResult) -> bool:
-        return counts(self.about.kind, self.operator.outcome(result))
-
-    def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
-        seed, self._next_seed = self._next_seed, self._next_seed + 1
-        drawn = dict(rig.drawn(seed))
-        about = replace(
-            self.about,
-            task=drawn.pop(INSTRUCTION, self.about.task),
-            policy=self.operator.choose() or self.about.policy,
-            plan=quota.plan,
-            dimensions=dict(quota.dimensions),
-            conditions={RANDOMISED: drawn} if drawn else {},
-        )
-        header = rig.header(about, leader)
-        # Asked for each take: people may have withdrawn their consent meanwhile.
-        place = Place("journal", str(self.journal.absolute()))
-        if reason := refusal_at(None, header.info, Use.RECORD, place):
-            raise refused(reason, Use.RECORD, "This episode")
-        encoder, waits = self.encoder, not rig.is_real_time
-        try:
-            with JournalWriter(self.journal, header, encoder=encoder, waits=waits) as writer:
-                result = self.operator.run(
-                    rig,
-                    leader,
-                    seed=seed,
-                    max_s=self.max_s,
-                    writer=writer,
-                    stop=self.stop,
-                )
-        except LostError:
-            raise
-        except DeviceError as error:
-            result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
-        if result.outcome is Outcome.INTERRUPTED and not self.stop():
-            self._failed(result, result.reason)
-        return result
-
-
 def record_takes(
     journal: Path,
     about: TakeInfo,
@@ -578,11 +468,10 @@ def record_takes(
     a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
 
     Args:
-        about: what all takes share, such as task, kind, policy, operator and consent.
+        about: what all takes share.
         quotas: in this order; a quota of 0 is passed over. A set-up may come several times; takes
             that are there already are struck off its first quotas.
         make_rig: builds the rig for a quota's conditions; closed here.
-        max_s: longest duration of a take [s].
         seed: scenes are drawn from it and the number of takes in the journal, so that a session
             that goes on doesn't repeat its scenes.
         resume: takes that the journal holds already count towards quotas without a plan item.
@@ -590,7 +479,6 @@ def record_takes(
         set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called once a take is sealed; its second argument says whether it counts.
-        operator: looks after the session; nobody does unless given.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
@@ -599,36 +487,95 @@ def record_takes(
     """
     warm_up()
     recovered = len(recover(journal).recovered) if journal.exists() else 0
-    have = held(journal, about.kind, quotas, resume=resume)
-    operator = operator or Operator()
-    session = _Takes(
-        journal=journal,
-        about=about,
-        max_s=max_s,
-        seed=seed,
-        make_leader=make_leader,
-        stop=stop,
-        on_take=on_take,
-        operator=operator,
-    )
-    missing = still_missing(quotas, have)
+    missing = still_missing(quotas, held(journal, about.kind, quotas, resume=resume))
+    looks_after, about = operator or Operator(), replace(about, session=uuid7())
+    encoder, results, gave_up = Encoder(), list[TakeResult](), list[str]()
+    # By set-up, for a plan comes back to each several times: attempts, most of them, what counts.
+    attempts, most, done = Counter[str](), Counter[str](), Counter[str]()
+    next_seed, faults, before = seed + len(journal_format.take_folders(journal)), 0, None
+
+    def is_counted(result: TakeResult) -> bool:
+        return counts(about.kind, looks_after.outcome(result))
+
+    def fill(rig: Rig, quota: Quota, lacking: int) -> int:
+        """Record until so many more count, the user stops, or attempts are spent."""
+        leader = make_leader(rig, next_seed)
+        # Have the encoder running before somebody waits for the first take.
+        if cameras := rig.header(about).cameras:
+            encoder.start(cameras)
+            for line in () if attempts else other_cameras(journal, cameras):
+                log.warning("%s", line)
+        first = len(results)
+
+        def counted() -> int:
+            return sum(map(is_counted, results[first:]))
+
+        while not stop() and counted() < lacking and attempts[quota.key] < most[quota.key]:
+            if not looks_after.begin(lambda: rig.blocker() or no_room(journal), stop):
+                break
+            if counted() >= lacking:
+                continue  # a take was labelled anew while the next one was waited for
+            ready = looks_after.prepare(rig, leader, next_seed, rig.blocker, stop)
+            if ready is None:
+                break
+            attempts[quota.key] += 1
+            record(ready, leader, quota)
+        return counted()
+
+    def record(rig: Rig, leader: Leader, quota: Quota) -> None:
+        """Record a take; DeviceError where it was one too many that couldn't be."""
+        nonlocal next_seed, faults
+        take_seed, next_seed = next_seed, next_seed + 1
+        drawn = dict(rig.drawn(take_seed))
+        this = replace(
+            about,
+            task=drawn.pop(INSTRUCTION, about.task),
+            policy=looks_after.choose() or about.policy,
+            plan=quota.plan,
+            dimensions=dict(quota.dimensions),
+            conditions={RANDOMISED: drawn} if drawn else {},
+        )
+        header = rig.header(this, leader)
+        # Asked for each take: people may have withdrawn their consent meanwhile.
+        place = Place("journal", str(journal.absolute()))
+        if reason := refusal_at(None, header.info, Use.RECORD, place):
+            raise refused(reason, Use.RECORD, "This episode")
+        waits, given = not rig.is_real_time, {"seed": take_seed, "max_s": max_s, "stop": stop}
+        try:
+            with JournalWriter(journal, header, encoder=encoder, waits=waits) as writer:
+                result = looks_after.run(rig, leader, writer=writer, **given)
+        except LostError:
+            raise
+        except DeviceError as error:
+            result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
+        if result.outcome is not Outcome.INTERRUPTED:
+            faults = 0
+            results.append(result)
+            on_take(result, is_counted(result))
+        elif not stop():
+            log.warning("Episode %s is interrupted: %s", result.uid, result.reason)
+            faults += 1
+            if faults >= FAULTS_IN_A_ROW:
+                raise DeviceError(
+                    f"{faults} episodes in a row could not be recorded; the last one: "
+                    f"{result.reason}"
+                )
+
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(recover, journal)
-        cleanup.callback(session.encoder.close)
-        gave_up: list[str] = []
-        most, done, before = Counter[str](), Counter[str](), None
+        cleanup.callback(encoder.close)
         for quota, lacking in zip(quotas, missing, strict=True):
-            most[quota.key] += operator.attempts_per_take * lacking
+            most[quota.key] += looks_after.attempts_per_take * lacking
         for quota, lacking in zip(quotas, missing, strict=True):
-            if not lacking or stop() or session.attempts[quota.key] >= most[quota.key]:
+            if not lacking or stop() or attempts[quota.key] >= most[quota.key]:
                 continue
             if not set_up(quota, before):
                 break
             before = quota
             with contextlib.closing(make_rig(quota.conditions)) as rig:
-                done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
-            wanted = most[quota.key] // operator.attempts_per_take
-            if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
+                done[quota.key] += fill(rig, quota, lacking)
+            wanted = most[quota.key] // looks_after.attempts_per_take
+            if attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
                 name = f"plan item '{quota.plan}'" if quota.plan else "the episodes"
                 gave_up.append(
                     f"Gave up on {name}: {most[quota.key]} attempts gave {done[quota.key]} of "
@@ -636,5 +583,5 @@ def record_takes(
                 )
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + done.total()
-    takes = tuple(replace(take, outcome=operator.outcome(take)) for take in session.results)
+    takes = tuple(replace(take, outcome=looks_after.outcome(take)) for take in results)
     return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(gave_up))

@@ -97,11 +97,6 @@ class WithdrawalReport:
     copies: tuple[str, ...] = ()
     out_of_reach: tuple[str, ...] = OUT_OF_REACH
 
-    @property
-    def uids(self) -> frozenset[str]:
-        """Every take that was found, wherever."""
-        return frozenset(uid for place in self.found for uid in place.uids)
-
 
 def withdraw(
     register: Path,
@@ -191,7 +186,12 @@ def _clear_copies(
     noted = (Path(p.where) for p in where if p.what == "cache")
     caches = dict.fromkeys((*map(cache_path, roots), *noted))
     for cache in filter(is_cache, caches):
-        why = clear_cache(cache) if remove else ""
+        why = ""
+        try:
+            if remove and not remove_cache(cache):
+                why = "a frame cache in use: end the training, then run this again"
+        except OSError as error:
+            why = f"a frame cache that can't be removed ({error.strerror}): delete it"
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
     folders = lerobot_tables(uids)
@@ -205,7 +205,11 @@ def _clear_copies(
             gone.append(str(folder))
         except OSError as error:
             left.append(Unreached(str(folder), f"can't be removed ({error.strerror}): delete it"))
-    gone += [page for run in shown for page in clear_pages(run, remove=remove)]
+    for page in (Path(run.folder) / PAGE for run in shown):
+        if page.is_file() and not page.is_symlink():
+            if remove:
+                page.unlink()
+            gone.append(str(page))
     return gone, left
 
 
@@ -340,15 +344,6 @@ def _delete_take(folder: Path) -> bool:
 # -- what was made of takes ---------------------------------------------------------------------
 
 
-def clear_cache(path: Path) -> str:
-    """Remove a frame cache; return why it couldn't be, or ""."""
-    try:
-        is_gone = remove_cache(path)
-    except OSError as error:
-        return f"a frame cache that can't be removed ({error.strerror}): delete it"
-    return "" if is_gone else "a frame cache in use: end the training, then run this again"
-
-
 def may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
     """Say whether a damaged dataset holds takes; True where its tables can't be read to the end."""
     hashes = {columns.take_hash(uid) for uid in uids}
@@ -476,13 +471,3 @@ def _used(entry: Mapping[str, Any], uids: Collection[str], names: set[str], fold
     root = Path(str(entry["root"]))
     candidates = (root, folder / root)
     return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))
-
-
-def clear_pages(run: RunOfTakes, *, remove: bool) -> list[str]:
-    """Delete an analysis's page, which shows pictures of takes; return what is, or would be."""
-    page = Path(run.folder) / PAGE
-    if run.is_training or page.is_symlink() or not page.is_file():
-        return []
-    if remove:
-        page.unlink()
-    return [str(page)]

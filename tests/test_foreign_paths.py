@@ -39,7 +39,7 @@ WORDS = {
 REVIEWED = r"""
 collect/withdrawal.py:_clear | shutil.rmtree(staging.sibling(path, 'blurred'), ignore_errors=True) | ours
 collect/withdrawal.py:_used | folder / root | reads
-collect/withdrawal.py:clear_pages | page.unlink() | ours
+collect/withdrawal.py:_clear_copies | page.unlink() | ours
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user

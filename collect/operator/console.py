@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.keys import DIGITS, Command, KeyMap, Twice
-from gaploop.collect.operator.machine import ActionKind, SessionStage, SessionState, StageTiming
+from gaploop.collect.operator.machine import SessionStage, SessionState, StageTiming
 from gaploop.collect.operator.view import SHOWN_TAKES, Hint, Loop, Quotas, ScreenContent, TakeSeen
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
@@ -168,7 +168,8 @@ class OperatorConsole:
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, stage, since_s=now_s())
         self._numbers: dict[str, int] = {}
-        self._quotas, self._setup = Quotas(), ""
+        self.quotas, self.setup = Quotas(), ""
+        """How far quotas are filled, and what is set up."""
         self._note, self._note_s = "", 0.0
         self._twice = Twice(now_s)
         self._ends = self._tripped = self._clears = False
@@ -240,13 +241,13 @@ class OperatorConsole:
                 self._state,
                 self.keys,
                 self.task,
-                self._quotas,
+                self.quotas,
                 tuple(
                     TakeSeen(number, uid, self._book.now(uid))
                     for uid, number in [*self._numbers.items()][-SHOWN_TAKES:]
                 ),
                 loop,
-                self._setup,
+                self.setup,
                 self._shown_note() or self._book.fault or loop.alignment,
                 self._hand_held,
                 None if self.driver is None else self.driver.driven(),
@@ -270,22 +271,13 @@ class OperatorConsole:
         """Whether the session is over."""
         return self._state.stage is SessionStage.ENDED
 
-    def tell(self, quotas: Quotas) -> None:
-        """Say how far the quotas are filled."""
-        with self._changed:
-            self._quotas = quotas
-
     def note(self, text: str) -> None:
         """Show a line for a while."""
         self._note, self._note_s = text, self._now_s()
 
-    def show(self, setup: str) -> None:
-        """Show what is set up."""
-        self._setup = setup
-
     def await_set_up(self, setup: str, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
-        self.show(setup)
+        self.setup = setup
         if ask and self.attended:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
@@ -332,7 +324,7 @@ class OperatorConsole:
         """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
         Args:
-            uid: the take; "" where it couldn't be recorded, and nothing is asked.
+            uid: "" where it couldn't be recorded, and nothing is asked.
             proposed: what is marked.
             purpose: the take's dimensions where it doesn't fail.
             detected: what a detector said, which stands until a person says something.
@@ -387,16 +379,14 @@ class OperatorConsole:
 
     def _step(self, step: machine.Step) -> None:
         before = self._state.stage
-        state, actions = step
+        state, said = step
         if state is not self._state:
             self._set(state)
-        for action in actions:
-            if action.kind is ActionKind.END:
-                self._ends = True
-            elif action.kind is ActionKind.LABEL:
-                self._book.say(action.uid, action.update)
-                self.labelled += 1
-                self.on_label()
+        self._ends = self._ends or state.stage is SessionStage.ENDING
+        if said:
+            self._book.say(state.newest, said)
+            self.labelled += 1
+            self.on_label()
         if before is SessionStage.RESET and state.stage is SessionStage.READY:
             self._bell()
 
@@ -426,7 +416,6 @@ class ConsoleOperator(Operator):
         devices: count turns, and are told who writes the take.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
-        attempts: runs those of a policy that drives, and that the operator can take over from.
     """
 
     attempts_per_take = PATIENCE

@@ -4,8 +4,6 @@ A terminal's keys are heard without Enter by a thread. So the emergency stop is 
 program does meanwhile: draws, connects an arm anew, waits for an answer, finishes a take.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import logging
@@ -21,7 +19,6 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final, Self
 
 from gaploop.core import platform_calls
@@ -54,31 +51,27 @@ class Command(StrEnum):
     """In a rollout: drive the arm, or let the policy drive it again."""
 
 
-DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
-    {
-        Command.NEXT: ("right",),
-        Command.RERECORD: ("left",),
-        Command.STOP: ("q",),
-        Command.SUCCESS: ("s",),
-        Command.FAILURE: ("f",),
-        Command.DISCARD: ("d",),
-        Command.ACCEPT: ("return",),
-        Command.UP: ("up",),
-        Command.DOWN: ("down",),
-        Command.ESTOP: ("space",),
-        Command.CLEAR: ("c",),
-    }
-)
+DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = {
+    Command.NEXT: ("right",),
+    Command.RERECORD: ("left",),
+    Command.STOP: ("q",),
+    Command.SUCCESS: ("s",),
+    Command.FAILURE: ("f",),
+    Command.DISCARD: ("d",),
+    Command.ACCEPT: ("return",),
+    Command.UP: ("up",),
+    Command.DOWN: ("down",),
+    Command.ESTOP: ("space",),
+    Command.CLEAR: ("c",),
+}
 """Right and left as in lerobot-record; space, c and q as in gaploop teleoperate. Esc is no key of
 these: a terminal's arrow keys begin with it, and over a slow line the rest may come later."""
-ROLLOUT: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
-    {**DEFAULTS, Command.TAKE_OVER: ("t",)}
-)
+ROLLOUT: Final[Mapping[Command, tuple[str, ...]]] = {**DEFAULTS, Command.TAKE_OVER: ("t",)}
 """With a policy that can be taken over from."""
 
-DRIVE: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
-    {command: DEFAULTS[command] for command in (Command.STOP, Command.ESTOP, Command.CLEAR)}
-)
+DRIVE: Final[Mapping[Command, tuple[str, ...]]] = {
+    command: DEFAULTS[command] for command in (Command.STOP, Command.ESTOP, Command.CLEAR)
+}
 """Where nothing is recorded."""
 
 DIGITS: Final = "1234567890"
@@ -92,7 +85,7 @@ class KeyMap:
     keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
 
     @classmethod
-    def of(cls, keys: Mapping[Command, tuple[str, ...]], taken: Collection[str] = ()) -> KeyMap:
+    def of(cls, keys: Mapping[Command, tuple[str, ...]], taken: Collection[str] = ()) -> Self:
         """Return a map without the keys that the leader needs for itself."""
         return cls({c: tuple(k for k in names if k not in taken) for c, names in keys.items()})
 
@@ -103,7 +96,7 @@ class KeyMap:
     def name(self, command: Command) -> str:
         """Return the first key of a command as it is shown, such as `→`; "" where it has none."""
         keys = self.keys.get(command, ())
-        return shown(keys[0]) if keys else ""
+        return _SHOWN.get(keys[0], keys[0].capitalize()) if keys else ""
 
 
 _SHOWN: Final = {
@@ -113,12 +106,6 @@ _SHOWN: Final = {
     "down": "↓",
     "return": "Enter",
 }
-
-
-def shown(key: str) -> str:
-    """Return a key's name as a person reads it on the key."""
-    return _SHOWN.get(key, key.capitalize())
-
 
 AGAIN_S: Final = 3.0
 """The second press must follow the first within this [s]."""
@@ -171,6 +158,8 @@ class Twice:
 SPACE: Final = "space"
 """The emergency stop, unless a program gives it to another key."""
 _READ: Final = 4096
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 
 
 class Keys:
@@ -283,11 +272,9 @@ class Keys:
 
 
 _NAMED: Final = {
-    **{
-        f"\x1b{begin}{letter}": name
-        for begin in "[O"
-        for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
-    },
+    f"\x1b{begin}{letter}": name
+    for begin in "[O"
+    for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
 }
 """What a terminal sends for keys without a letter (xterm's control sequences)."""
 _CONTROLS: Final = {

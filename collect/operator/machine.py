@@ -1,8 +1,8 @@
 """The states of a recording session: ready → recording → verdict → reset → ready.
 
 Pure: no time, no device, no file. `press`, `begun`, `ended`, `tick` and the rest take a
-`SessionState` and a time of any monotonic clock [s], and return the next `SessionState` and what is
-to be done; whoever holds the state does it.
+`SessionState` and a time of any monotonic clock [s], and return the next `SessionState`, with what
+was said of its newest take; whoever holds the state writes that down.
 
 Keys mean what they do in lerobot-record: right ends a take early, ends the reset, and passes over a
 question; left throws the take away and records it again; q ends the session.
@@ -32,14 +32,12 @@ class Question(StrEnum):
     REASON = "discard_reason"
 
 
-ASKED: Final = MappingProxyType(
-    {
-        Question.OUTCOME: "How did it go?",
-        Question.MODE: "What was seen?",
-        Question.DIMENSION: "Why?",
-        Question.REASON: "Why discard it?",
-    }
-)
+ASKED: Final = {
+    Question.OUTCOME: "How did it go?",
+    Question.MODE: "What was seen?",
+    Question.DIMENSION: "Why?",
+    Question.REASON: "Why discard it?",
+}
 REASONS: Final = (
     "operator error",
     "wrong set-up",
@@ -49,14 +47,12 @@ REASONS: Final = (
     "other",
 )
 RERECORDED: Final = "re-recorded"
-CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
-    {
-        Question.OUTCOME: (Outcome.SUCCESS.value, Outcome.FAILURE.value, Outcome.DISCARDED.value),
-        Question.MODE: tuple(mode.value for mode in FailureMode),
-        Question.DIMENSION: tuple(dimension.value for dimension in GapDimension),
-        Question.REASON: REASONS,
-    }
-)
+CHOICES: Final[Mapping[Question, tuple[str, ...]]] = {
+    Question.OUTCOME: (Outcome.SUCCESS.value, Outcome.FAILURE.value, Outcome.DISCARDED.value),
+    Question.MODE: tuple(mode.value for mode in FailureMode),
+    Question.DIMENSION: tuple(dimension.value for dimension in GapDimension),
+    Question.REASON: REASONS,
+}
 
 
 @dataclass(frozen=True)
@@ -155,28 +151,6 @@ BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET)
 RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
 
 
-class ActionKind(StrEnum):
-    """What is to be done outside."""
-
-    START = "start"
-    """Let the next episode begin."""
-    END = "end"
-    """End the episode that is being recorded."""
-    LABEL = "label"
-    """Write down what was said."""
-    LEAVE = "leave"
-    """End the session."""
-
-
-@dataclass(frozen=True)
-class Action:
-    """One thing to be done, and about which take."""
-
-    kind: ActionKind
-    uid: str = ""
-    update: LabelUpdate = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class StageTiming:
     """How long the longest take and putting things back last [s].
@@ -236,13 +210,13 @@ SETTLE_S: Final = 0.4
 _VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
 """Command to the place of its answer to `Question.OUTCOME`."""
 
-type Step = tuple[SessionState, tuple[Action, ...]]
+type Step = tuple[SessionState, LabelUpdate]
 
 
 def press(state: SessionState, command: Command, now_s: float) -> Step:
     """Take a command of the operator; one that means nothing here changes nothing."""
     if state.stage is SessionStage.ENDED:
-        return state, ()
+        return state, {}
     if state.prompt is not None:
         return _answered(state, command, now_s)
     if state.stage in (SessionStage.RECORDING, SessionStage.ENDING):
@@ -252,51 +226,49 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
         elif command in (*_VERDICTS, Command.RERECORD):
             state = replace(state, verdict=command)
         elif command is not Command.NEXT:
-            return state, ()
-        if state.stage is SessionStage.ENDING:
-            return state, ()
-        if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
-            return state, ()
-        return replace(state, stage=SessionStage.ENDING), (Action(ActionKind.END),)
+            return state, {}
+        is_early = command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S
+        if state.stage is SessionStage.ENDING or is_early:
+            return state, {}
+        return replace(state, stage=SessionStage.ENDING), {}
     if command is Command.STOP:
         return _leave(state, now_s)
     if state.stage not in BETWEEN:
-        return state, ()
+        return state, {}
     if command is Command.NEXT:
         if state.stage is SessionStage.RESET and state.elapsed_s(now_s) < SETTLE_S:
-            return state, ()
+            return state, {}
         if state.stage is SessionStage.SET_UP:
-            return _enter(state, SessionStage.READY, now_s), ()
+            return _enter(state, SessionStage.READY, now_s), {}
         if state.stage is SessionStage.RESET:
             state = _enter(state, SessionStage.READY, now_s)
         return _start(state, now_s)
     if not state.newest:
-        return state, ()
+        return state, {}
     if command is Command.RERECORD:
-        update = _rerecorded(state.purpose)
-        return state, (Action(ActionKind.LABEL, state.newest, update),)
+        return state, _rerecorded(state.purpose)
     if command in _VERDICTS:
         prompt = LabelPrompt(state.newest, purpose=state.purpose)
-        return _after_answer(state, prompt, prompt.answer(_VERDICTS[command]), now_s)
-    return state, ()
+        return _after_answer(state, prompt.answer(_VERDICTS[command]), now_s)
+    return state, {}
 
 
 def choose(state: SessionState, place: int, now_s: float) -> Step:
     """Give the answer at `place`, from 0; one that there isn't changes nothing."""
     if state.prompt is None or not 0 <= place < len(state.prompt.choices):
-        return state, ()
-    return _after_answer(state, state.prompt, state.prompt.answer(place), now_s)
+        return state, {}
+    return _after_answer(state, state.prompt.answer(place), now_s)
 
 
 def tick(state: SessionState, now_s: float) -> Step:
     """Let time pass: a reset ends by itself, and a take begins by itself with `auto_start`."""
     if state.prompt is not None:
-        return state, ()
+        return state, {}
     if state.stage is SessionStage.RESET and state.left_s(now_s) == 0.0:
         state = _enter(state, SessionStage.READY, now_s)
     if state.timing.auto_start and state.stage is SessionStage.READY:
         return _start(state, now_s)
-    return state, ()
+    return state, {}
 
 
 def begun(state: SessionState, now_s: float, longest_s: float) -> SessionState:
@@ -319,23 +291,23 @@ def ended(
     Its `purpose` are its dimensions where it doesn't fail.
     """
     if state.stage is SessionStage.ENDED and uid:  # stopped as it was about to begin, and it began
-        return replace(state, newest=uid, purpose=purpose), ()
+        return replace(state, newest=uid, purpose=purpose), {}
     if state.stage not in RUNS_ON:
-        return state, ()
+        return state, {}
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
     prompt = LabelPrompt(uid, proposed=proposed, purpose=purpose)
     state = _enter(state, SessionStage.VERDICT, now_s)
     state = replace(state, newest=uid, purpose=purpose, prompt=prompt)
-    return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
+    return (state, {}) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
 def skipped(state: SessionState, now_s: float) -> Step:
     """Pass over what is asked, where nobody is there to answer."""
     if state.prompt is None:
-        return state, ()
-    return _after_answer(state, state.prompt, state.prompt.skip(), now_s)
+        return state, {}
+    return _after_answer(state, state.prompt.skip(), now_s)
 
 
 def set_up(state: SessionState, now_s: float) -> SessionState:
@@ -354,14 +326,12 @@ def _enter(state: SessionState, stage: SessionStage, now_s: float) -> SessionSta
 
 def _start(state: SessionState, now_s: float) -> Step:
     if state.blocked:
-        return state, ()
-    return _enter(state, SessionStage.STARTING, now_s), (Action(ActionKind.START),)
+        return state, {}
+    return _enter(state, SessionStage.STARTING, now_s), {}
 
 
 def _leave(state: SessionState, now_s: float) -> Step:
-    return _enter(replace(state, prompt=None), SessionStage.ENDED, now_s), (
-        Action(ActionKind.LEAVE),
-    )
+    return _enter(replace(state, prompt=None), SessionStage.ENDED, now_s), {}
 
 
 def _answered(
@@ -369,45 +339,38 @@ def _answered(
 ) -> Step:
     prompt = state.prompt
     if prompt is None:
-        return state, ()
+        return state, {}
     is_outcome = prompt.question is Question.OUTCOME
     settled = not anew_press or state.elapsed_s(now_s) >= SETTLE_S or not is_outcome
     if command in (Command.UP, Command.DOWN):
         step = -1 if command is Command.UP else 1
-        return replace(state, prompt=prompt.mark(step)), ()
+        return replace(state, prompt=prompt.mark(step)), {}
     if command in _VERDICTS:  # also while it is asked why: the answer before was a slip
         outcome = replace(prompt, question=Question.OUTCOME, marked=None)
-        return _after_answer(state, outcome, outcome.answer(_VERDICTS[command]), now_s)
+        return _after_answer(state, outcome.answer(_VERDICTS[command]), now_s)
     if command is Command.ACCEPT and prompt.at is not None and settled:
-        return _after_answer(state, prompt, prompt.answer(prompt.at), now_s)
+        return _after_answer(state, prompt.answer(prompt.at), now_s)
     if command is Command.NEXT and settled:
-        return _after_answer(state, prompt, prompt.skip(), now_s)
+        return _after_answer(state, prompt.skip(), now_s)
     if command is Command.RERECORD:
-        return _after_answer(state, prompt, (None, _rerecorded(prompt.purpose)), now_s)
+        return _after_answer(state, (None, _rerecorded(prompt.purpose)), now_s)
     if command is Command.STOP:
         return _leave(state, now_s)
-    return state, ()
+    return state, {}
 
 
 def _after_answer(
-    state: SessionState,
-    asked: LabelPrompt,
-    answer: tuple[LabelPrompt | None, LabelUpdate],
-    now_s: float,
+    state: SessionState, answer: tuple[LabelPrompt | None, LabelUpdate], now_s: float
 ) -> Step:
     """Go on after an answer: with the next question, or with what comes after the verdict."""
     then, said = answer
-    actions: tuple[Action, ...] = ()
-    if said:
-        actions = (Action(ActionKind.LABEL, asked.uid, said),)
     state = replace(state, prompt=then)
-    if then is not None or state.stage is not SessionStage.VERDICT:
-        return state, actions
-    state, more = _after_verdict(state, now_s)
-    return state, (*actions, *more)
+    if then is None and state.stage is SessionStage.VERDICT:
+        state, _ = _after_verdict(state, now_s)
+    return state, said
 
 
 def _after_verdict(state: SessionState, now_s: float) -> Step:
     if state.leaving:
         return _leave(state, now_s)
-    return _enter(state, SessionStage.RESET, now_s), ()
+    return _enter(state, SessionStage.RESET, now_s), {}

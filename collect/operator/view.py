@@ -1,7 +1,5 @@
 """From how a session stands to what is shown, for window and terminal alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +33,17 @@ class TakeSeen:
     def outcome(self) -> Outcome:
         """The outcome that stands."""
         return Outcome(self.said.get("outcome", Outcome.UNLABELLED))
+
+    @property
+    def words(self) -> str:
+        """What stands about it, such as `failure: slip, contact dynamics`."""
+        more = []
+        if self.outcome is Outcome.FAILURE:
+            more = [self.said.get("failure_mode", ""), *dict(self.said.get("dimensions") or {})]
+        elif self.outcome is Outcome.DISCARDED:
+            more = [self.said.get("discard_reason", "")]
+        words = ", ".join(str(word).replace("_", " ") for word in more if word)
+        return f"{self.outcome.value}: {words}" if words else self.outcome.value
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,14 @@ class Quotas:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """A key and what it does now."""
+
+    key: str
+    does: str
+
+
+@dataclass(frozen=True)
 class ScreenContent:
     """Everything that is shown.
 
@@ -145,15 +162,6 @@ class AnswerChoice:
 
 
 @dataclass(frozen=True)
-class TakeLine:
-    """One of the last takes, as a line."""
-
-    number: str
-    outcome: Outcome
-    words: str
-
-
-@dataclass(frozen=True)
 class Shown:
     """What the operator sees.
 
@@ -183,7 +191,7 @@ class Shown:
     choices: tuple[AnswerChoice, ...] = ()
     bars: tuple[QuotaBar, ...] = ()
     setup: str = ""
-    rows: tuple[TakeLine, ...] = ()
+    rows: tuple[TakeSeen, ...] = ()
     hints: tuple[Hint, ...] = ()
     note: str = ""
 
@@ -203,24 +211,18 @@ def look(seen: ScreenContent) -> Shown:
     count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
     if math.isfinite(quotas.left_s) and quotas.left_s > 0:
         count += f" · about {words_of_time(quotas.left_s)} left"
-    if state.stage is SessionStage.DRIVING:
-        count = ""
-    rates = []
-    if math.isfinite(loop.control_hz):
-        rates.append(f"{loop.control_hz:.0f} Hz")
-    if math.isfinite(loop.fps) and state.stage is not SessionStage.DRIVING:
-        rates.append(f"{loop.fps:g} fps")
-    if loop.timing:
-        rates.append(loop.timing)
-    rates.append(f"missed {loop.missed}")
-    if state.stage is not SessionStage.DRIVING:
-        dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
-        rates.append(f"dropped {dropped or 0}")
-    rates += loop.slow
-    if loop.behind_s:
-        rates.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
-    if loop.trips:
-        rates.append(f"tripped {loop.trips}x")
+    records = state.stage is not SessionStage.DRIVING
+    dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
+    rates = (
+        f"{loop.control_hz:.0f} Hz" if math.isfinite(loop.control_hz) else "",
+        f"{loop.fps:g} fps" if math.isfinite(loop.fps) and records else "",
+        loop.timing,
+        f"missed {loop.missed}",
+        f"dropped {dropped or 0}" if records else "",
+        *loop.slow,
+        f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs" if loop.behind_s else "",
+        f"tripped {loop.trips}x" if loop.trips else "",
+    )
     driving = []
     if driven is not None:
         driving.append(f"policy at {driven.speed_scale:.0%} of its speed")
@@ -241,25 +243,21 @@ def look(seen: ScreenContent) -> Shown:
                 key = keys.name((Command.SUCCESS, Command.FAILURE, Command.DISCARD)[place]) or key
             words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
             choices.append(AnswerChoice(key, words, place == asked.at))
-    rows = [
-        TakeLine(str(take.number), take.outcome, describe_take(take))
-        for take in reversed(seen.takes[-SHOWN_TAKES:])
-    ]
     return Shown(
         word,
         tone,
         below,
         "" if left_s is None else clock(left_s),
         math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
-        count,
-        "nothing is driven" if loop.lost else " · ".join(rates),
+        count if records else "",
+        "nothing is driven" if loop.lost else " · ".join(filter(None, rates)),
         bool(loop.trip or loop.lost or loop.behind_s or loop.slow or any(loop.dropped.values())),
         " · ".join(driving),
         "" if asked is None else ASKED[asked.question],
         tuple(choices),
         bars,
         seen.setup,
-        tuple(rows),
+        seen.takes[::-1],
         hints(seen),
         seen.note or (loop.faults[-1] if loop.faults else ""),
     )
@@ -344,26 +342,7 @@ def clock(duration_s: float) -> str:
     return f"{seconds // 60}:{seconds % 60:02d}"
 
 
-def describe_take(take: TakeSeen) -> str:
-    """Say what stands about a take, such as `failure: slip, contact dynamics`."""
-    said, more = take.said, []
-    if take.outcome is Outcome.FAILURE:
-        more = [said.get("failure_mode", ""), *dict(said.get("dimensions") or {})]
-    elif take.outcome is Outcome.DISCARDED:
-        more = [said.get("discard_reason", "")]
-    words = ", ".join(str(word).replace("_", " ") for word in more if word)
-    return f"{take.outcome.value}: {words}" if words else take.outcome.value
-
-
 HINTS: Final = 6
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A key and what it does now."""
-
-    key: str
-    does: str
 
 
 def hints(seen: ScreenContent) -> tuple[Hint, ...]:

@@ -20,18 +20,8 @@ from gaploop.collect.operator.terminal import DRAW_S, TURN_S, Turn
 from gaploop.collect.operator.view import Shown, Tone, look
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.panel import (
-    AMBER,
-    DIM,
-    GREEN,
-    GREY,
-    GROUND,
-    INK,
-    RED,
-    letters,
-    open_display,
-    pygame,
-)  # fmt: skip
+from gaploop.teleop.leaders import panel
+from gaploop.teleop.leaders.panel import INK, letters, pygame
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices
@@ -66,18 +56,18 @@ WARN: Final = (255, 186, 74)
 ARROWS: Final = frozenset("→←↑↓")
 
 _TONES: Final = {
-    Tone.RECORD: RED,
-    Tone.GO: GREEN,
+    Tone.RECORD: panel.RED,
+    Tone.GO: panel.GREEN,
     Tone.ASK: BLUE,
-    Tone.WAIT: AMBER,
-    Tone.ALARM: RED,
+    Tone.WAIT: panel.AMBER,
+    Tone.ALARM: panel.RED,
     Tone.PERSON: PURPLE,
-    Tone.IDLE: GREY,
+    Tone.IDLE: panel.GREY,
 }
 _OUTCOMES: Final = {
     Outcome.SUCCESS: (72, 190, 112),
     Outcome.FAILURE: (240, 104, 96),
-    Outcome.DISCARDED: DIM,
+    Outcome.DISCARDED: panel.DIM,
     Outcome.INTERRUPTED: WARN,
     Outcome.UNLABELLED: WARN,
 }
@@ -90,7 +80,7 @@ class OperatorWindow:
     """
 
     def __init__(self, title: str) -> None:
-        open_display(title, SIZE_PX, "Use --display=terminal. ")
+        panel.open_display(title, SIZE_PX, "Use --display=terminal. ")
         pygame.key.set_repeat()  # off: a key held down is one press
         self._scale = 1.0
         self._surface: Any = None
@@ -100,7 +90,7 @@ class OperatorWindow:
         self._surface = pygame.display.get_surface()
         width, height = self._surface.get_size()
         scale = self._scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
-        self._surface.fill(GROUND)
+        self._surface.fill(panel.GROUND)
         self._band(shown, width, leader)
         top, bottom = BAND_PX * scale, height - HINTS_PX * scale
         edge, side = EDGE_PX * scale, SIDE_PX * scale
@@ -122,7 +112,7 @@ class OperatorWindow:
         for n, hint in enumerate(shown.hints):
             at_x, at_y = edge + (n % 3) * wide / 3, top + (34 + n // 3 * 32) * scale
             key = self._text(hint.key, SMALL_PX, WARN, (at_x, at_y), wide / 3)
-            self._text(hint.does, SMALL_PX, DIM, (at_x + key + 12, at_y), wide / 3 - key - 18)
+            self._text(hint.does, SMALL_PX, panel.DIM, (at_x + key + 12, at_y), wide / 3 - key - 18)
         pygame.display.flip()
 
     def close(self) -> None:
@@ -156,8 +146,10 @@ class OperatorWindow:
         self._text(shown.word, STATE_PX, INK, (edge, 26 * scale), room)
         top = 158 * scale
         words = shown.below if not leader else f"{shown.below}  [{leader}]"
-        size, most = (WORDS_PX, 2) if fits(words, WORDS_PX * scale, room_all, 2) else (34, 3)
-        for n, line in enumerate(broken_lines(words, size * scale, room_all, most)):
+        size, (lines, fits) = WORDS_PX, broken_lines(words, WORDS_PX * scale, room_all, 2)
+        if not fits:
+            size, (lines, _) = 34, broken_lines(words, 34 * scale, room_all, 3)
+        for n, line in enumerate(lines):
             self._text(line, size, INK, (edge, top + 0.96 * size * n * scale), room_all)
         if shown.share == shown.share:
             box = (0.0, (BAND_PX - 12) * scale, float(width), 12 * scale)
@@ -189,7 +181,7 @@ class OperatorWindow:
         x, y, wide, high = box
         if not pictures:
             fill_panel(self._surface, box)
-            self._text("no picture yet", SMALL_PX, DIM, (x + 20, y + 20), wide)
+            self._text("no picture yet", SMALL_PX, panel.DIM, (x + 20, y + 20), wide)
             return
         rows = -(-len(pictures) // columns)
         for n, (name, image) in enumerate(pictures.items()):
@@ -208,15 +200,15 @@ class OperatorWindow:
         x, y, wide, high = box
         scale, bottom = self._scale, y + high
         self._text(shown.count, WORDS_PX, INK, (x, y), wide)
-        ink = WARN if shown.trouble else DIM
+        ink = WARN if shown.trouble else panel.DIM
         self._text(shown.loop, SMALL_PX, ink, (x, y + 40 * scale), wide)
         if shown.driving:
             self._text(shown.driving, SMALL_PX, INK, (x, y + 72 * scale), wide)
             y += 32 * scale
         y += 76 * scale
         if shown.setup:
-            self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), wide)
-            lines = broken_lines(shown.setup, SMALL_PX * scale, wide, 3)
+            self._text("SET-UP", SMALL_PX - 6, panel.DIM, (x, y), wide)
+            lines, _ = broken_lines(shown.setup, SMALL_PX * scale, wide, 3)
             for n, line in enumerate(lines):
                 self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), wide)
             y += (36 + 30 * len(lines)) * scale
@@ -224,16 +216,18 @@ class OperatorWindow:
         room = bottom - y - rows_high
         for bar in shown.bars[: max(0, int(room // (40 * scale)))]:
             share = bar.have / bar.wanted if bar.wanted else 1.0
-            self._text(f"{bar.name}  {bar.have}/{bar.wanted}", SMALL_PX - 4, DIM, (x, y), wide)
+            self._text(
+                f"{bar.name}  {bar.have}/{bar.wanted}", SMALL_PX - 4, panel.DIM, (x, y), wide
+            )
             colour = _OUTCOMES[Outcome.SUCCESS] if share >= 1 else BLUE
             draw_bar(self._surface, (x, y + 22 * scale, wide, 10 * scale), share, colour)
             y += 40 * scale
         if not shown.rows:
             return
-        self._text("LAST EPISODES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
+        self._text("LAST EPISODES", SMALL_PX - 6, panel.DIM, (x, bottom - rows_high), wide)
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
-            self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
+            self._text(str(row.number), SMALL_PX, panel.DIM, (x, top), 40 * scale)
             ink, place = _OUTCOMES[row.outcome], x + 48 * scale
             self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
 
@@ -261,8 +255,11 @@ def _rendered(text: str, height_px: int, ink: Colour) -> Any:
     return _font_for(text, height_px).render(text, True, ink)
 
 
-def broken_lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
-    """Break words into at most `most` lines of `room_px`; the last one takes the rest."""
+def broken_lines(words: str, height_px: float, room_px: float, most: int) -> tuple[list[str], bool]:
+    """Break words into at most `most` lines of `room_px`; the last one takes the rest.
+
+    Returns them, and whether they fit at their full size.
+    """
     font, found = _font_for(words, max(8, round(height_px))), [""]
     for word in words.split():
         longer = f"{found[-1]} {word}".strip()
@@ -270,14 +267,7 @@ def broken_lines(words: str, height_px: float, room_px: float, most: int) -> lis
             found[-1] = longer
         else:
             found.append(word)
-    return found
-
-
-def fits(words: str, height_px: float, room_px: float, most: int) -> bool:
-    """Say whether words go into `most` lines of `room_px` at their full size."""
-    font = _font_for(words, max(8, round(height_px)))
-    found = broken_lines(words, height_px, room_px, most)
-    return all(font.size(line)[0] <= room_px for line in found)
+    return found, all(font.size(line)[0] <= room_px for line in found)
 
 
 def fill_panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) -> None:

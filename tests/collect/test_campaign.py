@@ -19,6 +19,7 @@ from gaploop.collect.campaign import (
     campaign_progress,
     change_words,
     changed,
+    held,
     in_blocks,
     plan_quotas,
     still_missing,
@@ -242,13 +243,13 @@ def test_progress_counts_labels_and_estimates_from_what_was_seen(tmp_path: Path)
     seen = campaign_progress(tmp_path, order)
     assert [(s.have, s.wanted) for s in seen.setups] == [(2, 4), (2, 2)]
     assert seen.left == (Quota(2, "i", {}, dim),)
-    assert (seen.take_s, seen.reset_s) == (2.0, 9.0)
-    assert seen.setup_s == pytest.approx(((30 + 98) / 2 - 9) / SETUP_EFFORT["lighting"])
     assert seen.left_s == pytest.approx(2 * 6 / 5 * (2 + 9))
+    more = campaign_progress(tmp_path, [*order, Quota(1, "i", {}, warm)])
+    assert more.left_s == pytest.approx(3 * 6 / 5 * (2 + 9) + (30 + 98) / 2 - 9)
     event = labels.LabelEvent(relabelled, "outcome", "failure", "ana", "engineer")
     labels.append(tmp_path / LABELS, event)
     assert campaign_progress(tmp_path, order).have == 3
-    assert campaign_progress(tmp_path, order, TakeKind.ROLLOUT).have == 0
+    assert not any(held(tmp_path, TakeKind.ROLLOUT, order))
 
 
 def test_a_campaign_that_moves_the_object_only_takes_as_long_as_its_plan_said(

@@ -190,8 +190,9 @@ def test_what_a_take_held_is_let_go_of_as_it_is_sealed(tmp_path: Path) -> None:
     gc.disable()
     try:
         with JournalWriter(tmp_path, header()) as writer:
-            write(writer, 3)
-            held = weakref.ref(writer._telemetry._filling.values)
+            with writer._telemetry._writing:  # nothing is flushed meanwhile
+                write(writer, 3)
+                held = weakref.ref(writer._telemetry._waiting[-1][1])
             writer.seal(Outcome.SUCCESS)
         assert held() is None
     finally:

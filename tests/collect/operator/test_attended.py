@@ -258,7 +258,7 @@ def test_nobody_is_asked_where_nobody_is() -> None:
     console.command(C.NEXT)
     assert console.await_start()
     assert console.await_verdict("a", Outcome.UNLABELLED) is Outcome.UNLABELLED
-    console.tell(Quotas(1, 1))
+    console.quotas = Quotas(1, 1)
 
 
 @pytest.mark.parametrize("attended", [True, False])

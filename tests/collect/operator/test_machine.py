@@ -15,9 +15,8 @@ from gaploop.collect.operator.machine import (
     CHOICES,
     RUNS_ON,
     SETTLE_S,
-    Action,
-    ActionKind,
     LabelPrompt,
+    LabelUpdate,
     Question,
     SessionStage,
     SessionState,
@@ -41,17 +40,17 @@ def verdict(proposed: Outcome | None = None) -> SessionState:
 
 def play(
     state: SessionState, now_s: float, *commands: Command | int
-) -> tuple[SessionState, list[Action]]:
-    """Press commands, or digits by their place, a second apart."""
-    actions: list[Action] = []
+) -> tuple[SessionState, list[LabelUpdate]]:
+    """Press commands, or digits by their place, a second apart; return what was said."""
+    said: list[LabelUpdate] = []
     for n, command in enumerate(commands):
         at_s = now_s + n
         if isinstance(command, Command):
             state, more = machine.press(state, command, at_s)
         else:
             state, more = machine.choose(state, command, at_s)
-        actions += more
-    return state, actions
+        said += [more] if more else []
+    return state, said
 
 
 class Session(RuleBasedStateMachine):
@@ -66,20 +65,17 @@ class Session(RuleBasedStateMachine):
         self.running = False
 
     def take(self, step: machine.Step, *, asked: bool = False) -> None:
-        before, (self.state, actions) = self.state, step
-        for action in actions:
-            if action.kind is ActionKind.START:
-                assert not self.running
-                assert not before.blocked
-                if before.stage is SessionStage.RESET:
-                    assert asked, "a reset ends by time or by the operator's word"
-                self.running = True
-            if action.kind is ActionKind.END:
-                assert self.running
-            if action.kind is ActionKind.LABEL:
-                assert action.uid == self.state.newest
-                for name, value in action.update.items():
-                    LabelEvent(action.uid, name, value, "a", "operator")  # in the vocabulary
+        before, (self.state, said) = self.state, step
+        if self.state.stage is SessionStage.STARTING is not before.stage:
+            assert not self.running
+            assert not before.blocked
+            if before.stage is SessionStage.RESET:
+                assert asked, "a reset ends by time or by the operator's word"
+            self.running = True
+        if self.state.stage is SessionStage.ENDING:
+            assert self.running
+        for name, value in said.items():
+            LabelEvent(self.state.newest, name, value, "a", "operator")  # in the vocabulary
 
     @rule(command=st.sampled_from(Command))
     def presses(self, command: Command) -> None:
@@ -129,89 +125,86 @@ TestSession = Session.TestCase
 
 
 def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
-    state, actions = play(SessionState(TIMING), 0.0, C.NEXT)
-    assert [action.kind for action in actions] == [ActionKind.START]
+    state, _ = play(SessionState(TIMING), 0.0, C.NEXT)
+    assert state.stage is SessionStage.STARTING
     state = machine.begun(state, 1.0, TIMING.episode_s)
     assert state.left_s(4.0) == 7.0
-    state, actions = play(state, 4.0, C.NEXT)
-    assert [action.kind for action in actions] == [ActionKind.END]
+    state, _ = play(state, 4.0, C.NEXT)
+    assert state.stage is SessionStage.ENDING
     state, _ = machine.ended(state, "a", 4.1)
     assert state.stage is SessionStage.VERDICT
-    state, actions = play(state, 5.0, C.FAILURE, 6, 0)
-    assert [dict(action.update) for action in actions] == [
+    state, said = play(state, 5.0, C.FAILURE, 6, 0)
+    assert [dict(update) for update in said] == [
         {"outcome": "failure", "failure_mode": "", "dimensions": {}, "discard_reason": ""},
         {"failure_mode": "slip"},
         {"dimensions": {"contact_dynamics": 1.0}},
     ]
     assert state.stage is SessionStage.RESET
     assert machine.tick(state, 11.9)[0].stage is SessionStage.RESET
-    state, acts2 = machine.tick(state, 12.1)
-    assert (state.stage, acts2) == (SessionStage.READY, ())
+    assert machine.tick(state, 12.1)[0].stage is SessionStage.READY
 
 
 def test_with_auto_start_the_next_take_begins_when_the_reset_is_over() -> None:
     state = recording(StageTiming(10.0, 5.0, auto_start=True))
     state, _ = machine.ended(state, "a", 2.0)
     state, _ = play(state, 3.0, C.SUCCESS)
-    assert machine.tick(state, 7.9)[1] == ()
-    state, actions = machine.tick(state, 8.0)
-    assert [action.kind for action in actions] == [ActionKind.START]
+    assert machine.tick(state, 7.9)[0].stage is SessionStage.RESET
+    assert machine.tick(state, 8.0)[0].stage is SessionStage.STARTING
 
 
 @pytest.mark.parametrize("command", [C.SUCCESS, C.FAILURE, C.DISCARD, C.RERECORD])
 def test_a_verdict_pressed_while_recording_ends_the_take_and_is_not_asked_again(
     command: Command,
 ) -> None:
-    state, actions = play(recording(), 3.0, command)
-    assert [action.kind for action in actions] == [ActionKind.END]
-    state, (label,) = machine.ended(state, "a", 3.0)
+    state, _ = play(recording(), 3.0, command)
+    assert state.stage is SessionStage.ENDING
+    state, said = machine.ended(state, "a", 3.0)
     wanted = {C.SUCCESS: "success", C.FAILURE: "failure"}.get(command, "discarded")
-    assert label.update["outcome"] == wanted
+    assert said["outcome"] == wanted
     if command is C.RERECORD:
-        assert (state.stage, label.update["discard_reason"]) == (SessionStage.RESET, "re-recorded")
+        assert (state.stage, said["discard_reason"]) == (SessionStage.RESET, "re-recorded")
 
 
 def test_enter_takes_what_is_proposed_and_right_passes_over() -> None:
-    _, actions = play(verdict(Outcome.FAILURE), 5.0, C.ACCEPT, C.DOWN, C.ACCEPT)
-    assert [action.update.get("outcome") for action in actions] == ["failure", None]
-    state, actions = play(verdict(Outcome.FAILURE), 5.0, C.FAILURE, C.NEXT, C.NEXT)
-    assert len(actions) == 1
+    _, said = play(verdict(Outcome.FAILURE), 5.0, C.ACCEPT, C.DOWN, C.ACCEPT)
+    assert [update.get("outcome") for update in said] == ["failure", None]
+    state, said = play(verdict(Outcome.FAILURE), 5.0, C.FAILURE, C.NEXT, C.NEXT)
+    assert len(said) == 1
     assert state.stage is SessionStage.RESET
-    state, actions = play(verdict(), 5.0, C.NEXT)
-    assert (state.stage, actions) == (SessionStage.RESET, [])
+    state, said = play(verdict(), 5.0, C.NEXT)
+    assert (state.stage, said) == (SessionStage.RESET, [])
 
 
 def test_enter_without_anything_marked_answers_nothing() -> None:
-    state, actions = play(verdict(), 5.0, C.ACCEPT)
-    assert (state.stage, actions) == (SessionStage.VERDICT, [])
+    state, said = play(verdict(), 5.0, C.ACCEPT)
+    assert (state.stage, said) == (SessionStage.VERDICT, [])
 
 
 def test_a_press_meant_for_the_take_does_not_answer_the_question_that_has_just_come() -> None:
     """The operator presses right as time runs out: the verdict must not be passed over by it."""
     state = verdict()
-    state, actions = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
-    assert (state.stage, actions) == (SessionStage.VERDICT, ())
+    state, said = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
+    assert (state.stage, said) == (SessionStage.VERDICT, {})
 
 
 def test_a_trip_lets_no_take_start() -> None:
     state = machine.block(SessionState(TIMING), "tripped")
-    assert play(state, 0.0, C.NEXT)[1] == []
+    assert play(state, 0.0, C.NEXT)[0].stage is SessionStage.READY
 
 
 def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
-    state, actions = play(recording(), 2.0, C.STOP)
-    assert [action.kind for action in actions] == [ActionKind.END]
+    state, _ = play(recording(), 2.0, C.STOP)
+    assert state.stage is SessionStage.ENDING
     state, _ = machine.ended(state, "a", 2.5)
     assert state.stage is SessionStage.VERDICT
-    state, actions = play(state, 4.0, C.SUCCESS)
-    assert state.stage is SessionStage.ENDED
-    assert [action.kind for action in actions] == [ActionKind.LABEL, ActionKind.LEAVE]
+    state, (said,) = play(state, 4.0, C.SUCCESS)
+    assert (state.stage, said["outcome"]) == (SessionStage.ENDED, "success")
 
 
 def test_the_newest_take_is_labelled_anew() -> None:
     state = replace(SessionState(TIMING), newest="b")
-    state, actions = play(state, 0.0, C.SUCCESS)
-    assert [(action.uid, action.update["outcome"]) for action in actions] == [("b", "success")]
+    state, (said,) = play(state, 0.0, C.SUCCESS)
+    assert (state.newest, said["outcome"]) == ("b", "success")
     assert state.stage is SessionStage.READY
 
 

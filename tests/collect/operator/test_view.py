@@ -199,8 +199,8 @@ def test_what_a_take_is_labelled_is_said_in_words() -> None:
     takes = (TakeSeen(1, "a", SLIP), TakeSeen(2, "b", {"outcome": "success", "failure_mode": ""}))
     rows = look(ScreenContent(0.0, SessionState(TIMING, newest="b"), KeyMap(), takes=takes)).rows
     assert [(r.number, r.words) for r in rows] == [
-        ("2", "success"),
-        ("1", "failure: slip, contact dynamics"),
+        (2, "success"),
+        (1, "failure: slip, contact dynamics"),
     ]
 
 
