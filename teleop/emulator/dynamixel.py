@@ -3,13 +3,12 @@
 Those of Koch's arms and OpenMANIPULATOR-X/OMX. Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
 """
 
-import functools
 import math
 import struct
 from typing import Final
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
 from gaploop.teleop.servos.frames import Frame
@@ -21,15 +20,8 @@ BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_
 RAM: Final = 64
 """First address that may be written with torque on, and that a reboot forgets."""
 
-
 TABLE_SIZE: Final = 168
 """Bytes that can be read; the indirect addresses behind them aren't emulated."""
-
-
-@functools.cache
-def dynamixel_table(model: str) -> ControlTable:
-    """Return the control table of `model`."""
-    return ControlTable(dynamixel_registers(model), TABLE_SIZE)
 
 
 # --- one servo ---------------------------------------------------------------------------------
@@ -59,7 +51,7 @@ _ALARM: Final = 70
 _OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
 _OVERLOAD: Final = 0.9
 
-VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
+VOLTAGE, HEAT, ENCODER, OVERLOAD = 0x01, 0x04, 0x08, 0x20
 """Bits of Hardware_Error_Status and Shutdown."""
 
 
@@ -78,7 +70,7 @@ class DynamixelServo(EmulatedServo):
     def __init__(self, plan: ServoPlan) -> None:
         self.shut_off = False
         self.now_s = 0.0
-        super().__init__(plan, dynamixel_table(plan.model), MOTORS[plan.model])
+        super().__init__(plan, dynamixel_registers(plan.model), TABLE_SIZE, MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -91,7 +83,7 @@ class DynamixelServo(EmulatedServo):
         """Return the error number and the bytes; gaps between registers read as 0."""
         if not length:
             return ErrorCode.DATA_LENGTH, b""
-        if address + length > self.memory.table.size:
+        if address + length > TABLE_SIZE:
             return ErrorCode.ACCESS, b""
         if address + length > _ALARM:  # it and what is measured change by themselves
             self.refresh()
@@ -107,10 +99,10 @@ class DynamixelServo(EmulatedServo):
                 memory.bytes[_GOAL : _GOAL + 4] = data
                 self.goal = float(goal)
                 return ErrorCode.NONE
-        if address + len(data) > memory.table.size or not data:
+        if address + len(data) > TABLE_SIZE or not data:
             return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
         end, changes = address + len(data), dict[str, int]()
-        for register in dict.fromkeys(memory.table.by_byte[address:end]):
+        for register in dict.fromkeys(memory.by_byte[address:end]):
             if register is None or not register.writable:
                 return ErrorCode.ACCESS
             if register.address < address or register.end > end:
@@ -131,7 +123,7 @@ class DynamixelServo(EmulatedServo):
                 return ErrorCode.DATA_LIMIT
             changes[name] = value
         for name, value in changes.items():
-            written, was = memory.table.by_name[name], memory[name]
+            written, was = memory.registers[name], memory[name]
             memory.store(written, value)
             if written.kept:
                 memory.keep(written)
@@ -151,11 +143,10 @@ class DynamixelServo(EmulatedServo):
         """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""
         memory = self.memory
         for name in ("Position_D_Gain", "Position_I_Gain", "Position_P_Gain"):
-            register = memory.table.by_name[name]
-            memory.store(register, register.initial)
+            memory[name] = memory.registers[name].initial
         memory["Goal_PWM"] = memory["PWM_Limit"]
         memory["Goal_Velocity"] = memory["Velocity_Limit"]
-        if "Goal_Current" in memory.table.by_name:
+        if "Goal_Current" in memory.registers:
             memory["Goal_Current"] = memory["Current_Limit"]
         if mode == OperatingMode.POSITION:
             self.count_turns()
@@ -174,7 +165,7 @@ class DynamixelServo(EmulatedServo):
         self._pwm = min(memory["PWM_Limit"], abs(memory["Goal_PWM"])) / _PWM
         self._top_speed = memory["Profile_Velocity"] * VELOCITY_TICKS_S or math.inf
         self._rate = memory["Profile_Acceleration"] * ACCELERATION_TICKS_S2 or math.inf
-        has_current = "Goal_Current" in memory.table.by_name
+        has_current = "Goal_Current" in memory.registers
         self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
 
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Frame
@@ -18,7 +18,7 @@ from gaploop.teleop.servos.registers import FEETECH, MODELS
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
 """Bits per second for each value of Baud_Rate."""
 
-TABLE: Final = ControlTable(FEETECH, 87)
+TABLE_SIZE: Final = 87
 SRAM: Final = 40
 """First address that is never kept without power."""
 
@@ -65,7 +65,7 @@ class FeetechServo(EmulatedServo):
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
         settings = {**plan.settings, "Model_Number": MODELS[plan.model].number}
-        super().__init__(replace(plan, settings=settings), TABLE, MOTORS[plan.model])
+        super().__init__(replace(plan, settings=settings), FEETECH, TABLE_SIZE, MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -87,12 +87,12 @@ class FeetechServo(EmulatedServo):
             memory.bytes[_GOAL : _GOAL + 2] = data
             self._new_goal(from_sign_magnitude(data[0] | data[1] << 8, 15))
             return
-        end = min(address + len(data), memory.table.size)
+        end = min(address + len(data), TABLE_SIZE)
         if address >= end:
             return
         image = bytearray(memory.bytes)
         image[address:end] = data[: end - address]
-        for register in dict.fromkeys(memory.table.by_byte[address:end]):
+        for register in dict.fromkeys(memory.by_byte[address:end]):
             if register is None or not register.writable:
                 continue
             value = int.from_bytes(image[register.address : register.end], "little")

@@ -20,27 +20,21 @@ _SLOW_S = 0.02
 _LONGEST_GAP_S = 0.25  # a process that was stopped for longer does not catch up
 
 
-class ControlTable:
-    """A servo model's registers by name and by byte; `size` bytes can be read from address 0."""
-
-    def __init__(self, by_name: Mapping[str, ServoRegister], size: int) -> None:
-        self.by_name, self.size = by_name, size
-        self.by_byte: list[ServoRegister | None] = [None] * size
-        for register in by_name.values():
-            self.by_byte[register.address : register.end] = [register] * register.size
-
-
 class Memory:
-    """The bytes of one servo, and what of them survives a loss of power."""
+    """The bytes of one servo, its registers by name and by byte, and what survives a power loss.
 
-    def __init__(self, table: ControlTable, settings: Mapping[str, int]) -> None:
-        self.table = table
-        self.bytes = bytearray(table.size)
-        self._places = {r.name: (r.address, r.end, r.signed) for r in table.by_name.values()}
-        self._kept = bytearray(table.size)
-        for register in table.by_name.values():
+    `size` bytes can be read from address 0.
+    """
+
+    def __init__(
+        self, registers: Mapping[str, ServoRegister], size: int, settings: Mapping[str, int]
+    ) -> None:
+        self.registers, self.bytes = registers, bytearray(size)
+        self.by_byte: list[ServoRegister | None] = [None] * size
+        for register in registers.values():
+            self.by_byte[register.address : register.end] = [register] * register.size
             self.store(register, settings.get(register.name, register.initial))
-        self._kept[:] = self.bytes
+        self._kept = bytearray(self.bytes)
 
     def store(self, register: ServoRegister, value: int) -> None:
         """Set a register without any check; too large a value wraps, as in the firmware."""
@@ -48,11 +42,12 @@ class Memory:
         self.bytes[register.address : register.end] = raw
 
     def __getitem__(self, name: str) -> int:
-        first, end, signed = self._places[name]  # read thousands of times a second
-        return int.from_bytes(self.bytes[first:end], "little", signed=signed)
+        register = self.registers[name]
+        raw = self.bytes[register.address : register.end]
+        return int.from_bytes(raw, "little", signed=register.signed)
 
     def __setitem__(self, name: str, value: int) -> None:
-        self.store(self.table.by_name[name], value)
+        self.store(self.registers[name], value)
 
     def keep(self, register: ServoRegister) -> None:
         """Make the present value of a register survive a loss of power."""
@@ -61,7 +56,7 @@ class Memory:
 
     def power_up(self) -> None:
         """Take back what was kept; the rest begins with its initial value."""
-        for register in self.table.by_name.values():
+        for register in self.registers.values():
             if register.kept:
                 here = slice(register.address, register.end)
                 self.bytes[here] = self._kept[here]
@@ -132,10 +127,12 @@ class EmulatedServo(ABC):
     BAUD: int
     """Address of the number of the bit rate."""
 
-    def __init__(self, plan: ServoPlan, table: ControlTable, motor: MotorSpec) -> None:
+    def __init__(
+        self, plan: ServoPlan, registers: Mapping[str, ServoRegister], size: int, motor: MotorSpec
+    ) -> None:
         self.plan, self.model = plan, plan.model
         self.joint = Joint(motor, plan.low_rad, plan.high_rad)
-        self.memory = Memory(table, {"ID": plan.id, **plan.settings})
+        self.memory = Memory(registers, size, {"ID": plan.id, **plan.settings})
         self.powered = self.connected = True
         self.forced_temperature_c: float | None = None
         self.forced_load: float | None = None

@@ -592,7 +592,7 @@ def test_a_gripper_has_a_torque_limit_of_its_own(
                 return {
                     i: s.memory[register]
                     for i, s in servos.items()
-                    if register in s.memory.table.by_name
+                    if register in s.memory.registers
                 }
 
         def at(servo_id: int) -> int | None:
