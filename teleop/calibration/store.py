@@ -2,8 +2,7 @@
 
     {"schema": "gaploop.calibration.v1", "id": "sha256:…",
      "content": {"cameras": {"wrist": {"intrinsics": {…}, "hand_eye": {…}, "latency": {…}}},
-                 "arms": {"follower": {"latency": {…}, "calibration": {…}}},
-                 "references": {"rest": {…}}},
+                 "arms": {"follower": {"calibration": {…}}}},
      "history": [{"id", "at", "what", "content"}, …]}
 
 The id is a hash of the content, so that equal content has an equal id and a file that was
@@ -42,7 +41,7 @@ from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_n
 from gaploop.teleop.calibration.hand_eye import HandEye, Sighting
 from gaploop.teleop.calibration.intrinsics import Intrinsics
 
-SECTIONS: Final = ("cameras", "arms", "references")
+SECTIONS: Final = ("cameras", "arms")
 SUFFIX: Final = ".calibration.json"
 OLD_DAYS: Final = 30.0
 """A calibration older than this is worth repeating [days]: `gaploop doctor` says so."""
@@ -101,7 +100,7 @@ class CellCalibration:
         said = [
             f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."
             for name, age in self.ages_days().items()
-            if age > OLD_DAYS and not name.startswith("references.")
+            if age > OLD_DAYS
         ]
         known = self.get("arms", "follower", "calibration")
         file = arm_file if arm_file is not None and arm_file.is_file() else None
@@ -116,10 +115,7 @@ class CellCalibration:
         """Yield every calibrated part's name with its values, among them `at`."""
         for section in SECTIONS:
             for name, parts in self.content.get(section, {}).items():
-                if section == "references":
-                    yield f"{section}.{name}", parts
-                else:
-                    yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
+                yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
     def _of_camera(self, camera: str, part: str, what: str) -> tuple[Mapping[str, Any], str]:
         """Return a part of a camera's calibration, and where it stands."""
@@ -204,7 +200,7 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     The file is made if needed, and written atomically.
 
     Args:
-        place: such as `("cameras", "wrist", "intrinsics")` or `("references", "rest")`.
+        place: such as `("cameras", "wrist", "intrinsics")`.
         value: JSON values; the time is added as `at`.
 
     Raises:
