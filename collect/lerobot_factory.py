@@ -232,7 +232,7 @@ def leader_of(
         refuse_options(teleop, "teleop", others)
     if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
         if chosen == MOTION:
-            leader = make_motion_leader(follower, station, teleop.options())
+            leader = make_motion_leader(follower, station, teleop)
         else:
             page = (teleop.host, teleop.port) if chosen == BROWSER else None
             leader = make_tool_leader(chosen, follower, station, page)
