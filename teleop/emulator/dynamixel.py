@@ -65,7 +65,6 @@ class DynamixelServo(EmulatedServo):
     """An XL330 or XL430."""
 
     BAUD_RATES = BAUD_RATES
-    ID, BAUD = 7, 8
 
     def __init__(self, plan: ServoPlan) -> None:
         self.shut_off = False
@@ -202,6 +201,7 @@ class DynamixelServo(EmulatedServo):
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
         joint = self.joint
+        self.now_s += dt
         if not self.torque:
             joint.drive = Drive.LIMP
             return
@@ -279,12 +279,6 @@ class DynamixelChain(Chain[DynamixelServo]):
     """XL330 and XL430 servos, Protocol 2.0."""
 
     PARSER = dynamixel.Parser
-
-    def advance(self, now_s: float) -> None:
-        """Let the servos move until `now_s` [s]."""
-        for servo in self.servos:
-            servo.now_s = now_s
-        super().advance(now_s)
 
     def _broken(self) -> list[bytes]:
         ids, self._parser.corrupt_ids[:] = list(self._parser.corrupt_ids), []

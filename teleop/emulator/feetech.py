@@ -58,7 +58,6 @@ class FeetechServo(EmulatedServo):
     """An STS3215 or STS3250."""
 
     BAUD_RATES = BAUD_RATES
-    ID, BAUD = 5, 6
 
     def __init__(self, plan: ServoPlan) -> None:
         self.limited = False

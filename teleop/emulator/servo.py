@@ -122,10 +122,6 @@ class EmulatedServo(ABC):
     """
 
     BAUD_RATES: tuple[int, ...]
-    ID: int
-    """Address of the id."""
-    BAUD: int
-    """Address of the number of the bit rate."""
 
     def __init__(
         self, plan: ServoPlan, registers: Mapping[str, ServoRegister], size: int, motor: MotorSpec
@@ -276,7 +272,6 @@ class Chain[S: EmulatedServo](ABC):
         self._parser = self.PARSER()
         self._slow_s = 0.0
         self._by_id: dict[int, list[S]] = {}
-        self._wired: list[int] = []
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""
@@ -317,14 +312,6 @@ class Chain[S: EmulatedServo](ABC):
 
     def rewire(self, baud: int) -> None:
         """Find out again who hears what at this bit rate [bit/s]."""
-        wired = [baud]
-        wired += [
-            s.memory.bytes[s.ID] << 8 | s.memory.bytes[s.BAUD] for s in self.servos if s.listening
-        ]
-        wired += [n for n, s in enumerate(self.servos) if s.listening]
-        if wired == self._wired:
-            return
-        self._wired = wired
         self._by_id = {}
         for servo in self.servos:
             if servo.listening and servo.baud == baud:

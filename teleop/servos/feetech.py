@@ -4,6 +4,7 @@ Source: Feetech, "Communication Protocol User Manual" (FT-SCS protocol) and the 
 SDK. A reply has its error byte where an instruction has its code.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Final
 
@@ -65,7 +66,8 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 
-def expected(size: int, ids: Iterable[int]) -> Expected:
+@functools.lru_cache
+def expected(size: int, ids: tuple[int, ...]) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
     heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
     step = size + _OVERHEAD
@@ -80,7 +82,7 @@ def expected(size: int, ids: Iterable[int]) -> Expected:
     return Expected(step * len(heads), is_all_of)
 
 
-class FeetechParser(FrameParser):
+class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     max_frame_bytes = 259
@@ -113,12 +115,8 @@ class FeetechParser(FrameParser):
             self._reject(1)
             return []
         found = Frame(buffer[2], buffer[4], bytes(buffer[5 : total - 1]))
-        self._accept(total)
+        del buffer[:total]
         return [found]
-
-
-Parser = FeetechParser
-"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

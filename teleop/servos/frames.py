@@ -72,16 +72,13 @@ class FrameParser(abc.ABC):
     """Cuts a stream of bytes into frames.
 
     Attributes:
-        accepted_bytes: how many of them were part of a frame that was handed on.
-        rejected_bytes: how many weren't: noise, or part of a broken frame.
+        rejected_bytes: how many belonged to no frame: noise, or part of a broken one.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
     """
 
     max_frame_bytes = 1024
 
     def __init__(self) -> None:
-        self.received_bytes = 0
-        self.accepted_bytes = 0
         self.rejected_bytes = 0
         self.corrupt_ids: list[int] = []
         self._buffer = bytearray()
@@ -93,14 +90,8 @@ class FrameParser(abc.ABC):
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take bytes in and return the frames that are complete now."""
-        self.received_bytes += len(data)
         self._buffer += data
         return self._cut()
-
-    def accept(self, length: int) -> None:
-        """Count bytes that were recognised as whole replies without cutting them."""
-        self.received_bytes += length
-        self.accepted_bytes += length
 
     def flush(self) -> list[Frame]:
         """Nothing more is coming: return what can be saved and reject the rest."""
@@ -117,10 +108,6 @@ class FrameParser(abc.ABC):
             if frame is None:
                 return frames
             frames += frame
-
-    def _accept(self, length: int) -> None:
-        del self._buffer[:length]
-        self.accepted_bytes += length
 
     def _reject(self, length: int) -> None:
         del self._buffer[:length]

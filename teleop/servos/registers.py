@@ -412,12 +412,6 @@ class BusState(NamedTuple):
         row: FloatArray = self.values[0]
         return row
 
-    @property
-    def voltage_v(self) -> FloatArray:
-        """Supplies [V], shape (n_servos,)."""
-        row: FloatArray = self.values[5]
-        return row
-
 
 class Decoder:
     """Decodes what one bus's servos answer, in order.

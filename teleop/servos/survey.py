@@ -172,8 +172,7 @@ def ailments(
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield what keeps servos from being used, what to do, and their ids; the worst first.
 
-    Args:
-        named: what some servos are called, such as `servos 1 (shoulder_pan), 2 (shoulder_lift)`.
+    `named` says what some are called, such as `servos 1 (shoulder_pan), 2 (shoulder_lift)`.
     """
     high = [i for i, one in servos.items() if one.supply_v > one.most_v + _SLACK_V]
     low = [i for i, one in servos.items() if one.supply_v < one.least_v - _SLACK_V]
