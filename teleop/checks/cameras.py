@@ -124,11 +124,10 @@ def video_identity(index_or_path: object, root: Path = Path("/")) -> Usb | None:
         found = Path(os.path.realpath(device, strict=True))
     except OSError:
         return None
-    for folder in (found, *found.parents):
-        if (folder / "idVendor").exists():
-            break
-    else:
+    usb = [one for one in (found, *found.parents) if (one / "idVendor").exists()]
+    if not usb:
         return None
+    folder = usb[0]
 
     def told(what: str) -> str:
         with contextlib.suppress(OSError):
