@@ -74,10 +74,7 @@ class CellCalibration:
     def get(self, section: str, name: str, part: str = "") -> Mapping[str, Any] | None:
         """Return one part, such as `cameras`, `wrist`, `intrinsics`; None where it isn't there."""
         found: Mapping[str, Any] | None = self.content.get(section, {}).get(name)
-        if found is None or not part:
-            return found
-        value: Mapping[str, Any] | None = found.get(part)
-        return value
+        return found.get(part) if found is not None and part else found
 
     def intrinsics(self, camera: str) -> Intrinsics:
         """Return a camera's intrinsics; UnusableInputError, with the command, where it has none."""
@@ -209,9 +206,8 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     writable_folder(path.parent, "Folder", "--station")
     with FileLock(f"{path}.lock"):  # two commands at once must not lose each other's part
         before = load_calibration(path, missing_ok=True)
-        content: dict[str, Any] = json.loads(json.dumps(before.content))
+        content = holder = dict(before.content)
         at = datetime.fromtimestamp(utc_ns() * 1e-9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        holder = content
         for key in place[:-1]:
             holder = holder.setdefault(key, {})
         holder[place[-1]] = {"at": at, **value}

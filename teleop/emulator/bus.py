@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from gaploop.core import platform_calls
 from gaploop.core.arms import ARMS
@@ -22,8 +22,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.core.schema import number
 from gaploop.teleop.emulator.arms import UNHELD, ArmPlan, ManualHand, arm_plan, build_servo
-from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
-from gaploop.teleop.emulator.feetech import FeetechChain, FeetechServo
+from gaploop.teleop.emulator.dynamixel import DynamixelChain
+from gaploop.teleop.emulator.feetech import FeetechChain
 from gaploop.teleop.emulator.joint import ArmWeight, JointMechanics, PlantJoints
 from gaploop.teleop.emulator.servo import Chain, EmulatedServo
 from gaploop.teleop.servos.registers import Protocol
@@ -297,11 +297,8 @@ class EmulatedBus:
         mechanics = JointMechanics(joints, weight)
         if plant is not None:
             mechanics = PlantJoints(joints, plant)
-        self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
-            FeetechChain(cast(list[FeetechServo], built), mechanics)
-            if plan.protocol is Protocol.FEETECH
-            else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
-        )
+        kind = FeetechChain if plan.protocol is Protocol.FEETECH else DynamixelChain
+        self.chain: Chain = kind(built, mechanics)
         for servo in built:
             servo.power_up()  # where the joints are, not where they were built
         self.all_servos = tuple(built)
@@ -363,7 +360,9 @@ class EmulatedBus:
             port = self._port
             heard = self._wait(port)
             with self.lock:
-                due_s, answer = self._turn(port if heard else None)
+                due_s, answer = self.move_on(), b""
+                if heard and port is not None and port is self._port:
+                    due_s, answer = self.hear(port.receive(), port.baud() or 1)
             while self._late and self._late[0][0] <= self._clock.now_s():
                 self._say(self._late.popleft()[1], 0.0)
             if answer and (self._late or due_s - self._clock.now_s() > _HELD_UP_S):
@@ -381,13 +380,6 @@ class EmulatedBus:
         except (OSError, ValueError):  # another thread pulled the cable just now
             return False
         return bool(ready)
-
-    def _turn(self, port: PseudoTerminal | None) -> tuple[float, bytes]:
-        """Move on to now and work on what came; return when what is to be answered."""
-        now_s = self.move_on()
-        if port is None or port is not self._port:
-            return now_s, b""
-        return self.hear(port.receive(), port.baud() or 1)
 
     def move_on(self) -> float:
         """Let the arm move until now; return that time [s]."""

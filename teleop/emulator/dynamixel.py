@@ -11,7 +11,6 @@ from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
 from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
-from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
@@ -181,11 +180,17 @@ class DynamixelServo(EmulatedServo):
                 error = ErrorCode.DATA_LENGTH
             case Instruction.REBOOT:
                 self.power_up()
+            case Instruction.STATUS:
+                return None  # another servo's answer, or an echo
             case _:
                 error = ErrorCode.INSTRUCTION
         if to_all and code != Instruction.PING:
             return None
         return self.status(before, error, data)
+
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+        return self.status(identity, *self.read(address, size))
 
     def status(self, identity: int, error: int, data: bytes) -> bytes:
         """Return an answer under this id."""
@@ -275,41 +280,18 @@ class DynamixelServo(EmulatedServo):
 # --- servos on one bus -------------------------------------------------------------------------
 
 
-class DynamixelChain(Chain[DynamixelServo]):
-    """XL330 and XL430 servos, Protocol 2.0."""
+class DynamixelChain(Chain):
+    """XL330 and XL430 servos, Protocol 2.0.
 
-    PARSER = dynamixel.Parser
+    Each waits for the one before it: after a silent one none answers (ROBOTIS in DynamixelSDK issue
+    364).
+    """
+
+    PARSER, NUMBER_BYTES, WAITS = dynamixel.Parser, 2, True
 
     def _broken(self) -> list[bytes]:
         ids, self._parser.corrupt_ids[:] = list(self._parser.corrupt_ids), []
         return [dynamixel.status(i, ErrorCode.CRC) for i in ids if i in self._by_id]
-
-    def _answer(self, frame: Frame) -> list[bytes]:
-        params = frame.params
-        match frame.code:
-            case Instruction.SYNC_READ:
-                return self._in_turn(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.SYNC_WRITE:
-                self._sync_write(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.STATUS:
-                pass  # another servo's answer, or an echo
-            case _:
-                return self._single(frame)
-        return []
-
-    def _in_turn(self, address: int, size: int, ids: bytes) -> list[bytes]:
-        """Each waits for the one before it: after a silent one none answers.
-
-        Source: ROBOTIS in DynamixelSDK issue 364.
-        """
-        answers: list[bytes] = []
-        for identity in ids:
-            some = self._by_id.get(identity)
-            if not some:
-                break
-            replies = [s.status(identity, *s.read(address, size)) for s in some]
-            answers.append(self._collide(replies))
-        return answers
 
 
 def _word(params: bytes, place: int) -> int:

@@ -12,7 +12,6 @@ from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
 from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
-from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import FEETECH, MODELS
 
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
@@ -155,6 +154,10 @@ class FeetechServo(EmulatedServo):
                 return None
         return None if to_all else feetech.status(before, self.alarm_bits, data)
 
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+        return feetech.status(identity, self.alarm_bits, self.read(address, size))
+
     # --- motion ----------------------------------------------------------------------------
 
     def shown_ticks(self) -> float:
@@ -241,23 +244,7 @@ class FeetechServo(EmulatedServo):
 # --- servos on one bus -------------------------------------------------------------------------
 
 
-class FeetechChain(Chain[FeetechServo]):
+class FeetechChain(Chain):
     """STS servos."""
 
-    PARSER = feetech.Parser
-
-    def _answer(self, frame: Frame) -> list[bytes]:
-        code, params = frame.code, frame.params
-        if code == Instruction.SYNC_READ:
-            asked = [(i, self._by_id[i]) for i in params[2:] if i in self._by_id]
-            return [
-                self._collide(
-                    [feetech.status(i, s.alarm_bits, s.read(params[0], params[1])) for s in some]
-                )
-                for i, some in asked
-            ]
-        if code == Instruction.SYNC_WRITE:
-            if len(params) >= 2:
-                self._sync_write(params[0], params[1], params[2:])
-            return []
-        return self._single(frame)
+    PARSER, NUMBER_BYTES, WAITS = feetech.Parser, 1, False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, JointMechanics, MotorSpec
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
+from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser, Instruction
 from gaploop.teleop.servos.registers import ServoRegister
 
 _STEP_S = 0.005
@@ -212,6 +212,10 @@ class EmulatedServo(ABC):
         """Do what an instruction, perhaps to all, asks; return its answer, or None for silence."""
 
     @abstractmethod
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+
+    @abstractmethod
     def refresh(self) -> None:
         """Write what is measured into the memory."""
 
@@ -260,18 +264,22 @@ class EmulatedServo(ABC):
         self.hold_here()
 
 
-class Chain[S: EmulatedServo](ABC):
+class Chain:
     """Servos on one wire, plugged in or not, that have moved up to `now_s` [s]."""
 
     PARSER: type[FrameParser]
+    NUMBER_BYTES: int
+    """Of an address and of a size in a packet."""
+    WAITS: bool
+    """Of several that are read, each answers once it has heard the one before it."""
 
-    def __init__(self, servos: Sequence[S], mechanics: JointMechanics) -> None:
+    def __init__(self, servos: Sequence[EmulatedServo], mechanics: JointMechanics) -> None:
         self.servos = tuple(servos)
         self.mechanics = mechanics
         self.now_s = 0.0
         self._parser = self.PARSER()
         self._slow_s = 0.0
-        self._by_id: dict[int, list[S]] = {}
+        self._by_id: dict[int, list[EmulatedServo]] = {}
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""
@@ -337,7 +345,7 @@ class Chain[S: EmulatedServo](ABC):
                 mixed[n] &= byte
         return bytes(mixed)
 
-    def _each(self, target: int) -> Iterable[S]:
+    def _each(self, target: int) -> Iterable[EmulatedServo]:
         if target != BROADCAST_ID:
             return self._by_id.get(target, ())
         return (servo for _, some in sorted(self._by_id.items()) for servo in some)
@@ -358,9 +366,23 @@ class Chain[S: EmulatedServo](ABC):
             for servo in self._by_id.get(id_data[n], ()):
                 servo.write(address, id_data[n + 1 : n + 1 + size])
 
-    @abstractmethod
     def _answer(self, frame: Frame) -> list[bytes]:
         """Carry out one instruction."""
+        if frame.code not in (Instruction.SYNC_READ, Instruction.SYNC_WRITE):
+            return self._single(frame)
+        width, params = self.NUMBER_BYTES, frame.params
+        address = int.from_bytes(params[:width], "little")
+        size = int.from_bytes(params[width : 2 * width], "little")
+        if frame.code == Instruction.SYNC_WRITE:
+            self._sync_write(address, size, params[2 * width :])
+            return []
+        answers = list[bytes]()
+        for identity in params[2 * width :]:
+            if some := self._by_id.get(identity):
+                answers.append(self._collide([s.answer(identity, address, size) for s in some]))
+            elif self.WAITS:
+                break
+        return answers
 
     def _broken(self) -> list[bytes]:
         """Answer instructions whose checksum was wrong."""

@@ -352,12 +352,11 @@ def _supply_v(arms: ServoArms) -> float:
 
 def camera_configs(robot_config: Any) -> dict[str, Any]:
     """Return the cameras of a robot config, those of its arms prefixed as LeRobot does it."""
-    found: dict[str, Any] = dict(getattr(robot_config, "cameras", None) or {})
-    for side in ("left", "right"):
-        arm = getattr(robot_config, f"{side}_arm_config", None)
-        own: Mapping[str, Any] = getattr(arm, "cameras", None) or {}
-        found |= {f"{side}_{name}": config for name, config in own.items()}
-    return found
+    return {
+        prefix.removesuffix("arm_config.") + name: config
+        for prefix, part in _parts(robot_config)
+        for name, config in (getattr(part, "cameras", None) or {}).items()
+    }
 
 
 # -- cameras -----------------------------------------------------------------------------------
