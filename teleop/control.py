@@ -513,7 +513,7 @@ class ControlThread:
                 elif tick is None:
                     time.sleep(SPAN_LOOK_S)
         finally:
-            span.close()
+            span.reason = span.reason or EndReason.STOPPED  # it takes in no more
             self._inboxes = tuple(inbox for inbox in self._inboxes if inbox is not span)
             self._on_frame = callbacks
         if self._error is not None:
@@ -664,10 +664,6 @@ class Span:
         self._missed += tick.overruns
         self._t_s = tick.t_s
         return tick
-
-    def close(self) -> None:
-        """Take in no more."""
-        self.reason = self.reason or EndReason.STOPPED
 
     def end(self) -> LoopEnd:
         """Return how the stretch ended."""

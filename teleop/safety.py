@@ -217,7 +217,6 @@ class SafetyFilter:
             "boxes": [
                 {"model": one.model, "box": one.box.bounds_m().T.tolist(), "joints": one.joints}
                 for one in self.guards
-                if one.model
             ],
             "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
         }

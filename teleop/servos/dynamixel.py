@@ -13,12 +13,11 @@ import fastcrc
 
 from gaploop.teleop.servos.frames import (
     BROADCAST_ID,
-    SLACK_BYTES,
     Expected,
     Frame,
     FrameParser,
     Reply,
-    all_heads,
+    expecting,
 )
 from gaploop.teleop.servos.frames import Instruction as Instruction
 
@@ -28,7 +27,6 @@ ALERT: Final = 0x80
 _STUFFED: Final = (b"\xff\xff\xfd", b"\xff\xff\xfd\xfd")
 AROUND: Final = (9, 2)
 """Bytes of a reply before its data, and after: header 4, id 1, length 2, 0x55, error 1; CRC 2."""
-_OVERHEAD: Final = 10  # header 4, id 1, length 2, instruction 1, CRC 2
 
 
 class ErrorCode(IntEnum):
@@ -98,26 +96,21 @@ def expected(size: int, ids: tuple[int, ...]) -> Expected:
     length = size + 4
     tail = bytes((length & 0xFF, length >> 8, Instruction.STATUS, 0))
     heads = [HEADER + bytes((servo_id,)) + tail for servo_id in ids]
-    step = _OVERHEAD + 1 + size
-    as_well = all_heads(heads, step)
+    step = sum(AROUND) + size
     crcs = struct.Struct("<" + f"{step - 2}xH" * len(heads))
     ends = range(step - 2, step * len(heads), step)
 
-    def is_all_of(received: bytes) -> bool:
+    def sums_hold(received: bytes) -> bool:
         found = [crc16(received[end - step + 2 : end]) for end in ends]
-        return tuple(found) == crcs.unpack(received) and as_well(received)
+        return tuple(found) == crcs.unpack(received)
 
-    return Expected(step * len(heads), is_all_of)
+    return expecting(heads, step, sums_hold)
 
 
 class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
-    def expect(self, size: int, count: int) -> int:
-        """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
-        one = _OVERHEAD + 1 + size
-        self.max_frame_bytes = one + one // 3 + SLACK_BYTES  # stuffing adds a third at most
-        return count * one
+    OVERHEAD, STUFFED = sum(AROUND), True
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer
