@@ -124,10 +124,11 @@ def video_identity(index_or_path: object, root: Path = Path("/")) -> Usb | None:
         found = Path(os.path.realpath(device, strict=True))
     except OSError:
         return None
-    usb = [one for one in (found, *found.parents) if (one / "idVendor").exists()]
-    if not usb:
+    for folder in (found, *found.parents):
+        if (folder / "idVendor").exists():
+            break
+    else:
         return None
-    folder = usb[0]
 
     def told(what: str) -> str:
         with contextlib.suppress(OSError):
