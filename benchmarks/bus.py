@@ -196,7 +196,8 @@ def _lerobot_buses(pair: _Pair, *, poll: bool = False) -> Iterator[tuple[Any, An
 
 
 def _use_poll(bus: Any) -> None:
-    from gaploop.teleop.servos.port import PollPortHandler, SerialPort
+    from gaploop.teleop.lerobot_devices.arm import PollPortHandler
+    from gaploop.teleop.servos.port import SerialPort
 
     handler = PollPortHandler(SerialPort(bus.port, bus.port_handler.baudrate))
     bus.port_handler = bus.sync_reader.port = bus.sync_writer.port = handler

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ PLACE: Final = 2
 class Tap:
     """Stands before the servos and notes when each request came."""
 
-    def __init__(self, chain: Chain[Any], protocol: Protocol) -> None:
+    def __init__(self, chain: Chain, protocol: Protocol) -> None:
         self._chain, self._protocol = chain, protocol
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
         self._heard: list[tuple[int, bytes]] = []

@@ -210,7 +210,7 @@ def leader_of(
         others = {f.name: ours for f in fields(teleop) if f.name != "id"}
         refuse_options(teleop, "teleop", others)
     if chosen == lerobot_types.MOTION:
-        return make_motion_leader(follower, station, teleop.options())
+        return make_motion_leader(follower, station, teleop)
     if chosen in lerobot_types.TOOL:
         page = (teleop.host, teleop.port) if chosen == lerobot_types.BROWSER else None
         return make_tool_leader(chosen, follower, station, page)

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from queue import SimpleQueue
 from types import MappingProxyType
@@ -103,7 +103,6 @@ class Snapshot:
     Attributes:
         state: the arm's newest report; goes on while a trip waits.
         realtime: whether real-time priority was granted, None before the start.
-        lost: subscriber to turns that it was too slow for.
         unconfirmed: which servos haven't confirmed torque off after a trip, and what to do.
         doing: what the arm does on its way down, for a person.
     """
@@ -114,7 +113,6 @@ class Snapshot:
     tripped: SafetyReason
     realtime: Realtime | None
     faults: tuple[str, ...] = ()
-    lost: dict[str, int] = field(default_factory=dict)
     unconfirmed: str = ""
     doing: str = ""
 
@@ -131,7 +129,6 @@ class ControlThread:
         cameras: looked at on policy frames; the first one's pictures are tracked.
         observed: sensors that policies see, read on policy frames.
         sinks: subscribers, each behind a mailbox; more can come with `attach`.
-        on_frame: called in the loop's own thread with every policy frame's observation.
         until_done: end when the leader is done; False for a session of several takes.
     """
 
@@ -146,7 +143,6 @@ class ControlThread:
         tracker: SceneTracker | None = None,
         observed: Mapping[str, SensorSource] = MappingProxyType({}),
         sinks: Iterable[TakeSink] = (),
-        on_frame: Iterable[OnFrame] = (),
         max_s: float = math.inf,
         until_done: bool = True,
         clock: Clock | None = None,
@@ -186,7 +182,7 @@ class ControlThread:
         self._gate = _Gate(follower)
         # Told in the loop's own thread; must not block. Replaced, never changed.
         self._inboxes: tuple[Mailbox | Span, ...] = ()
-        self._on_frame: tuple[OnFrame, ...] = tuple(on_frame)
+        self._on_frame: tuple[OnFrame, ...] = ()
         self._boxes: tuple[Mailbox, ...] = ()
         for sink in sinks:
             self.attach(sink)
@@ -222,7 +218,7 @@ class ControlThread:
             while True:
                 turns = run_turns(
                     self._gate,
-                    self._leader if self._until_done else _Tireless(self._leader),
+                    self._leader,
                     self._safety,
                     self.clock,
                     self._rates,
@@ -232,6 +228,7 @@ class ControlThread:
                     observed=self._observed,
                     on_frame=(self._frame,),
                     stop=self._must_stop,
+                    until_done=self._until_done,
                     resume=Resume(total.ticks, self._origin_s, self._from_rad),
                 )
                 end = self._drive(turns)
@@ -260,11 +257,7 @@ class ControlThread:
         self._watchdog.over = not self._gate.shut
 
     def _bring_down(self, follower: Follower, *, held: bool = True) -> tuple[str, ...]:
-        """Hold, lower or let go of the arm; it is limp then, unless it is to be driven again.
-
-        Args:
-            held: a held arm may be driven again.
-        """
+        """Hold, lower or let go of the arm; it is limp then, or `held` and to be driven again."""
 
         def turn(state: FollowerState) -> None:
             self._state = state
@@ -346,6 +339,11 @@ class ControlThread:
 
     def _cleared(self) -> bool:
         """Wait for the operator, with torque off; False where the loop is to stop instead."""
+
+        def hold_again() -> None:
+            self._leader.reset()
+            self._follower.torque_on()
+
         self._watchdog.rest()
         self._mode = LoopMode.TRIPPED
         limp_by_s = 0.0
@@ -355,9 +353,7 @@ class ControlThread:
                 self._clearing = SafetyReason.NONE
                 self._watchdog.rest()
                 estops = self._estops.count
-                faults = run_steps([("clear", self._leader.reset)])
-                if not faults:
-                    faults = run_steps([("clear", self._follower.torque_on)])
+                faults = run_steps([("clear", hold_again)])
                 if not faults:
                     self._unconfirmed = ""
                     self._go_on(estops)
@@ -421,7 +417,6 @@ class ControlThread:
                 *((self._supervisor.lost,) if self._supervisor.lost else ()),
                 *_faults(self._boxes),
             ),
-            _lost(self._boxes),
             self._unconfirmed,
             say_doing(self._descent),
         )
@@ -518,7 +513,7 @@ class ControlThread:
                 elif tick is None:
                     time.sleep(SPAN_LOOK_S)
         finally:
-            span.close()
+            span.reason = span.reason or EndReason.STOPPED  # it takes in no more
             self._inboxes = tuple(inbox for inbox in self._inboxes if inbox is not span)
             self._on_frame = callbacks
         if self._error is not None:
@@ -543,7 +538,7 @@ class ControlThread:
             raise DeviceError("Stopping failed: " + "; ".join(once.values()))
         end = self._end or LoopEnd(EndReason.STOPPED, 0, 0, 0.0)
         faults = (*end.faults, *_faults(self._boxes))
-        return replace(end, faults=faults, lost=_lost(self._boxes))
+        return replace(end, faults=faults)
 
     @undisturbed()
     def close(self) -> tuple[str, ...]:
@@ -555,7 +550,7 @@ class ControlThread:
             return ()
         self._is_closed = True
         self.stop()
-        with on_signals(self.leave, self.stop, is_safe=lambda: self._is_limp):
+        with self.signals():
             if self._thread.ident is not None:
                 turns = -1
                 while self.alive and turns != self._watchdog.turns:
@@ -587,10 +582,6 @@ def _faults(boxes: Iterable[Mailbox]) -> tuple[str, ...]:
     return tuple(line for box in boxes for line in box.faults())
 
 
-def _lost(boxes: Iterable[Mailbox]) -> dict[str, int]:
-    return {box.name: box.lost for box in boxes if box.lost}
-
-
 class _Gate:
     """A follower that takes no goals any more once it is shut."""
 
@@ -613,16 +604,6 @@ class _Gate:
                 "cameras, then start again."
             )
         self._follower.send(command)
-
-
-class _Tireless:
-    """A leader that is never done: between two takes the arm is driven on."""
-
-    def __init__(self, leader: Leader) -> None:
-        self.reset, self.read = leader.reset, leader.read
-
-    def done(self) -> bool:
-        return False
 
 
 class Span:
@@ -684,10 +665,6 @@ class Span:
         self._t_s = tick.t_s
         return tick
 
-    def close(self) -> None:
-        """Take in no more."""
-        self.reason = self.reason or EndReason.STOPPED
-
     def end(self) -> LoopEnd:
         """Return how the stretch ended."""
         lost = f"Recorder was too slow and lost {self._lost} turns"
@@ -699,7 +676,6 @@ class Span:
             self._missed,
             self.tripped,
             (lost,) if self._lost else (),
-            {"Recorder": self._lost} if self._lost else {},
         )
 
 
@@ -784,8 +760,9 @@ class Watchdog:
         self._on_hang, self._supervisor = on_hang, supervisor
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
-        self._beats = 0
-        self._watches = self._turns = False
+        self.turns = 0
+        """How many were made so far, on the way down too."""
+        self._watches = self._has_turned = False
         self.estopped = False
         """The loop was told to trip and hasn't yet."""
         self.told_to_stop = False
@@ -808,20 +785,15 @@ class Watchdog:
 
     def beat(self) -> None:
         """The loop made a turn."""
-        self._beats += 1
-        self._turns = True
-
-    @property
-    def turns(self) -> int:
-        """How many turns were made so far, on the way down too."""
-        return self._beats
+        self.turns += 1
+        self._has_turned = True
 
     def rest(self) -> None:
         """The loop doesn't run; nothing is watched until it is woken."""
-        self._watches = self._turns = self.estopped = False
+        self._watches = self._has_turned = self.estopped = False
 
     def _watch(self) -> None:
-        beats = silent = unheeded = unstopped = orphaned = looks = 0
+        turns = silent = unheeded = unstopped = orphaned = looks = 0
         while not self.over and (self.descends or orphaned * _LOOK_EVERY_S < ORPHAN_S):
             time.sleep(_LOOK_EVERY_S)
             looks += 1
@@ -830,12 +802,12 @@ class Watchdog:
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self.told_to_stop = True
-            silent = 0 if beats != self._beats or not self._turns else silent + 1
+            silent = 0 if turns != self.turns or not self._has_turned else silent + 1
             waits = self._watches and not self.descends
             unheeded = unheeded + 1 if waits and self.estopped else 0
             unstopped = unstopped + 1 if waits and self.told_to_stop else 0
-            beats = self._beats
-            estop_looks = self._estop_looks if self._turns else self._stuck_looks
+            turns = self.turns
+            estop_looks = self._estop_looks if self._has_turned else self._stuck_looks
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return

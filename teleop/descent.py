@@ -178,7 +178,9 @@ class Descent:
         if getattr(self._follower, "damps", False):
             with CleanupStep():
                 self._until_still()
-            self._off()
+            failed = take_torque_off(self._follower)
+            self._confirm(failed)
+            self.faults += failed
         self.is_limp = True
 
     def _until_still(self) -> None:
@@ -197,12 +199,6 @@ class Descent:
                 self._confirm(off)
             self._turn(state)
             clock.sleep_until(now_s + self._period_s)
-
-    def _off(self) -> None:
-        failed = take_torque_off(self._follower)
-        self._confirm(failed)
-        self.faults += failed
-        self.is_limp = True
 
     def _confirm(self, failed: tuple[str, ...]) -> None:
         """Take back that servos didn't let go, where they do now."""

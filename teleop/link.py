@@ -86,7 +86,7 @@ type Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of what passes over a link, as an array of its fields."""
+    """Base of what passes over a link as MessagePack, an array of its fields; all else is JSON."""
 
 
 # -- the token -------------------------------------------------------------------------------------
@@ -406,20 +406,18 @@ def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Conn
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def say(connection: Connection, message: msgspec.Struct, *, json: bool = False) -> None:
+def say(connection: Connection, message: msgspec.Struct) -> None:
     """Send a message; LostError where the connection is closed."""
     try:
-        if json:
-            connection.send(msgspec.json.encode(message).decode())
-        else:
+        if isinstance(message, Message):
             connection.send(msgspec.msgpack.encode(message))
+        else:
+            connection.send(msgspec.json.encode(message).decode())
     except (ConnectionClosed, OSError) as error:
         raise LostError(_closed(error)) from error
 
 
-def hear[T](
-    connection: Connection, kind: type[T], timeout_s: float | None = None, *, json: bool = False
-) -> T | None:
+def hear[T](connection: Connection, kind: type[T], timeout_s: float | None = None) -> T | None:
     """Return the next message; None where none comes in `timeout_s` [s].
 
     Raises:
@@ -432,17 +430,19 @@ def hear[T](
         return None
     except (ConnectionClosed, OSError) as error:
         raise LostError(_closed(error)) from error
-    return decoded(data, kind, json=json)
+    return decoded(data, kind)
 
 
-def decoded[T](data: str | bytes, kind: type[T], *, json: bool = False) -> T:
+def decoded[T](data: str | bytes, kind: type[T]) -> T:
     """Return what a peer's message says; DeviceError where it isn't of that kind."""
-    if isinstance(data, str) is not json:
-        raise DeviceError(f"It sends {'bytes' if json else 'text'} instead of {kind.__name__}.")
+    is_packed = issubclass(kind, Message)
+    if isinstance(data, bytes) is not is_packed:
+        words = "text" if is_packed else "bytes"
+        raise DeviceError(f"It sends {words} instead of {kind.__name__}.")
     try:
-        if json:
-            return msgspec.json.decode(data, type=kind)
-        return msgspec.msgpack.decode(data, type=kind)  # type: ignore[arg-type]  # no text: above
+        if isinstance(data, bytes):
+            return msgspec.msgpack.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(f"It sends no valid {kind.__name__} ({error}).") from error
 

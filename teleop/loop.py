@@ -74,7 +74,6 @@ class LoopEnd:
         duration_s: from the start to the last turn's deadline [s].
         missed: turns skipped because the loop ran late by more than a period.
         faults: a line for every subscriber that was dropped, or servo that kept its torque.
-        lost: subscriber to turns that it missed, because it was too slow for its mailbox.
     """
 
     reason: EndReason
@@ -84,7 +83,6 @@ class LoopEnd:
     missed: int = 0
     tripped: SafetyReason = SafetyReason.NONE
     faults: tuple[str, ...] = ()
-    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,11 +153,13 @@ def run_turns(
     observed: Mapping[str, SensorSource] = MappingProxyType({}),
     on_frame: Iterable[OnFrame] = (),
     stop: Callable[[], bool] = lambda: False,
+    until_done: bool = True,
     resume: Resume | None = None,
 ) -> Turns:
     """Run until the leader is done, it is to end, `max_s` [s] pass or a trip's hold is over.
 
-    It is to end where `stop` says so after a turn, or True was sent for it.
+    Without `until_done` the leader never is: between two takes the arm is driven on. It is to end
+    where `stop` says so after a turn, or True was sent for it.
 
     The sensors `observed` are read on policy frames; one that fails ends the loop as a camera does.
     The caller resets leader and scene beforehand and handles signals through `stop`. The safety
@@ -241,7 +241,7 @@ def run_turns(
         if is_over or stop():
             reason = EndReason.STOPPED
             break
-        if leader.done():
+        if until_done and leader.done():
             reason = EndReason.DONE
             break
         # Deadlines that have passed are skipped: a burst of turns would move the arm too fast.
@@ -315,7 +315,6 @@ class Figures:
         missed: turns skipped because the loop ran late.
         duration_s: from the first turn to the last, pauses after a trip left out [s].
         period_error: how far the time between two turns was from what was asked.
-        lateness: how late turns began against their deadline.
         latency: from the leader's sample to the goals handed over.
         changes: reason to turns in which the safety filter changed the command for it.
         silent: joint to turns in which its servo didn't answer.
@@ -326,7 +325,6 @@ class Figures:
     duration_s: float
     rate_hz: float
     period_error: DurationSpread
-    lateness: DurationSpread
     latency: DurationSpread
     changes: dict[str, int] = field(default_factory=dict)
     silent: dict[str, int] = field(default_factory=dict)
@@ -338,7 +336,7 @@ class LoopStatistics:
 
     def __init__(self, joint_names: tuple[str, ...], period_s: float, limits: SafetyLimits) -> None:
         self._joints, self._period_s, self._limits = joint_names, period_s, limits
-        self._period_error, self._lateness, self._latency = Histogram(), Histogram(), Histogram()
+        self._period_error, self._latency = Histogram(), Histogram()
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_TURNS)
         self._changes: dict[SafetyReason, int] = {}
         self._silent = np.zeros(len(joint_names), dtype=np.int64)
@@ -358,7 +356,6 @@ class LoopStatistics:
             self._period_error.add(tick.period_s - self._period_s)
             self._recent.append((tick.period_s, tick.latency_s))
             self._duration_s += tick.period_s
-        self._lateness.add(tick.lateness_s)
         self._latency.add(tick.latency_s)
         reasons = tick.command.reasons
         if reasons or self._tripped:
@@ -413,7 +410,6 @@ class LoopStatistics:
             self._duration_s,
             rate_hz,
             _percentiles(self._period_error),
-            _percentiles(self._lateness),
             _percentiles(self._latency),
             {str(r.name).lower(): n for r, n in list(self._changes.items())},
             {joint: count for joint, count in silent if count},

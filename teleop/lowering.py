@@ -14,11 +14,12 @@ program that is gone.
 import math
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState
+from gaploop.teleop.workspace import WorkspaceGuard
 
 LOWER_RAD_S: Final = 0.23
 """Fastest goal [rad/s]: the joints then stay below 0.3 rad/s, with the way servos follow."""
@@ -66,15 +67,6 @@ LONGEST_S: Final = 60.0
 table for half a minute before they lie."""
 
 
-class Guard(Protocol):
-    """A workspace box of one arm, such as `teleop.workspace.WorkspaceGuard`."""
-
-    joints: list[int]
-
-    def limit(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
-        """Return how far the arm may go from `start_rad` to `wanted_rad` [rad]."""
-
-
 class LoweringPhase(Enum):
     """What a lowering is doing, in words."""
 
@@ -108,7 +100,7 @@ class Lowering:
         *,
         grips: Collection[int] = (),
         limp: Collection[int] = (),
-        guards: Sequence[Guard] = (),
+        guards: Sequence[WorkspaceGuard] = (),
         speed_rad_s: float = LOWER_RAD_S,
     ) -> None:
         goal = np.array(start_rad, dtype=np.float64)

@@ -26,7 +26,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
 from gaploop.teleop.trips import TripWatch
-from gaploop.teleop.workspace import CAUGHT_UP_RAD, Alignment, WorkspaceGuard, guards_for
+from gaploop.teleop.workspace import CAUGHT_UP_RAD, Alignment, WorkspaceGuard, apart, guards_for
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""
@@ -173,8 +173,9 @@ class SafetyFilter:
             )
         self.limits, self.guards = limits, tuple(guards)
         self._grips, self._park_rad = tuple(grips), park_rad
-        rooms = [(guard, guard.room(bounds[guard.joints])) for guard in self.guards]
-        self._alignments = [(guard, Alignment(room, period_s)) for guard, room in rooms if room]
+        self._alignments = [
+            (guard, Alignment(guard.room(bounds[guard.joints]), period_s)) for guard in self.guards
+        ]
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
         self._bounds: list[tuple[float, float]] = [(low, high) for low, high in bounds.tolist()]
         self._period_s = period_s
@@ -186,8 +187,10 @@ class SafetyFilter:
         self._relative_rad = None if max_relative_rad is None else max_relative_rad.tolist()
         self._watch = TripWatch(limits, len(bounds), grips)
         self._jumps = _Jumps()
-        self._trip = SafetyReason.NONE
-        self._tripped_at_s = math.nan
+        self.tripped = SafetyReason.NONE
+        """What tripped the filter; `NONE`, which is false, where nothing did."""
+        self.tripped_at_s = math.nan
+        """When it tripped, on the loop's clock [s]; NaN where it didn't."""
         self._now_s = math.nan
         self._intervention = False
         self._begin(np.clip(np.zeros(len(bounds)), self._low, self._high))
@@ -214,7 +217,6 @@ class SafetyFilter:
             "boxes": [
                 {"model": one.model, "box": one.box.bounds_m().T.tolist(), "joints": one.joints}
                 for one in self.guards
-                if one.model
             ],
             "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
         }
@@ -223,16 +225,6 @@ class SafetyFilter:
     def sent_rad(self) -> FloatArray:
         """What was sent last [rad], shape (n_joints,)."""
         return self._sent.copy()
-
-    @property
-    def tripped(self) -> SafetyReason:
-        """What tripped the filter; `NONE`, which is false, where nothing did."""
-        return self._trip
-
-    @property
-    def tripped_at_s(self) -> float:
-        """When it tripped, on the loop's clock [s]; NaN where it didn't."""
-        return self._tripped_at_s
 
     @property
     def catching_up(self) -> bool:
@@ -250,17 +242,17 @@ class SafetyFilter:
 
         A servo that isn't heard can't be told to hold either: then it is due at once.
         """
-        if not self._trip:
+        if not self.tripped:
             return False
-        hold_s = 0.0 if self._trip & SafetyReason.LOST_SERVO else self.limits.torque_off_s
-        return self._now_s - self._tripped_at_s >= hold_s
+        hold_s = 0.0 if self.tripped & SafetyReason.LOST_SERVO else self.limits.torque_off_s
+        return self._now_s - self.tripped_at_s >= hold_s
 
     @property
     def response(self) -> Response:
         """What becomes of the arm after this trip; as at an orderly end where nothing tripped."""
-        if self._trip & _LETS_GO or self._watch.lets_go:
+        if self.tripped & _LETS_GO or self._watch.lets_go:
             return Response.LET_GO
-        return Response.HOLD if self._trip & SafetyReason.ESTOP else Response.LOWER
+        return Response.HOLD if self.tripped & SafetyReason.ESTOP else Response.LOWER
 
     @property
     def ill(self) -> frozenset[int]:
@@ -298,8 +290,8 @@ class SafetyFilter:
     def clear(self) -> None:
         """End a trip: the operator has seen to its cause. The arm stays where it was sent."""
         self._watch.clear()
-        self._trip = SafetyReason.NONE
-        self._tripped_at_s = math.nan
+        self.tripped = SafetyReason.NONE
+        self.tripped_at_s = math.nan
         self._last_step = [0.0] * len(self._at)
         self._start_over()
 
@@ -315,13 +307,12 @@ class SafetyFilter:
 
     def hold(self) -> SafeCommand:
         """Return the command that keeps the arm where it was sent last."""
-        return SafeCommand(self._sent, self._sent, self._trip)
+        return SafeCommand(self._sent, self._sent, self.tripped)
 
     def watch(self, state: FollowerState, now_s: float, limp: Collection[int] = ()) -> SafetyReason:
         """Look for what is wrong with an arm that nobody leads, and return what tripped so far.
 
-        Args:
-            limp: joints without torque: what their servos say is known.
+        `limp` joints have no torque: what their servos say is known.
         """
         well = state
         if limp:
@@ -337,7 +328,7 @@ class SafetyFilter:
             )
         cause = self._watch.cause(LeaderSample(now_s, self._sent), well, now_s, self._at)
         self._latch(cause, now_s)
-        return self._trip
+        return self.tripped
 
     def lowering(self, limp: Collection[int] = ()) -> Lowering:
         """Return the way down from where the arm was sent last; `limp` joints have no torque."""
@@ -362,12 +353,12 @@ class SafetyFilter:
         self._share = 1.0  # whoever drove slowly: a goal that runs ahead would let the arm fall
         sent, _ = self._towards(q_rad.tolist(), 1.0)
         self.guards = guards
-        return SafeCommand(np.array(q_rad), sent, self._trip)
+        return SafeCommand(np.array(q_rad), sent, self.tripped)
 
     def _latch(self, cause: SafetyReason, now_s: float) -> None:
-        if cause and not self._trip:
-            self._tripped_at_s, self._hold = now_s, self._at
-        self._trip |= cause
+        if cause and not self.tripped:
+            self.tripped_at_s, self._hold = now_s, self._at
+        self.tripped |= cause
 
     def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
         """Return what may be sent now; `sample` may hold anything, `state` came just before."""
@@ -384,7 +375,7 @@ class SafetyFilter:
             requested = np.full(len(self._sent), np.nan)
         self._share = min(sample.speed_share, 1.0)
         cause = self._watch.cause(sample, state, now_s, self._at)
-        is_first = not self._trip
+        is_first = not self.tripped
         self._latch(cause, now_s)
         if is_first and cause & SafetyReason.STALL:
             # A stalled arm is held where it is, not where it was told to push to.
@@ -392,13 +383,12 @@ class SafetyFilter:
             near = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
             if near.all():
                 self._hold = self._within_bounds(q.tolist())
-        if self._trip:
+        if self.tripped:
             sent, _ = self._towards(self._hold, part)
-            return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
+            return SafeCommand(requested, sent, SafetyReason.TRIPPED | self.tripped)
         if self._watch.is_deaf:  # from here on it comes slowly to wherever its leader is by then
             self._last_step = [0.0] * len(self._at)
-            self._align(SafetyReason.NONE)
-            self._jumps.forget()
+            self._start_over()
             return SafeCommand(requested, self._sent, SafetyReason.LOST_SERVO)
         asked: list[float] = requested.tolist()
         if not all(map(math.isfinite, asked)):
@@ -409,20 +399,20 @@ class SafetyFilter:
             self._intervention = sample.intervention
             self._start_over()
         jump = self._jumps.look(asked, sample.t_s, now_s)
-        if jump is _Jump.HOLD:
+        if jump == "away":
             self._last_step = [0.0] * len(self._at)
-            if not _apart(self._at, asked):  # back where it was before: nothing is changed
-                return SafeCommand(requested, self._sent)
-            return SafeCommand(requested, self._sent, SafetyReason.LEADER_JUMP)
-        if jump is _Jump.LANDED:
+            is_back = not apart(self._at, asked, CHANGED_RAD)  # where it was: nothing is changed
+            reason = SafetyReason.NONE if is_back else SafetyReason.LEADER_JUMP
+            return SafeCommand(requested, self._sent, reason)
+        if jump == "landed":
             self._align(SafetyReason.LEADER_JUMP)
         target = self._within_bounds(asked)
         if self._caught_up:
             sent, reasons = self._towards(target, part, state.position_rad)
         else:
             sent, reasons = self._towards_leader(target, part, state.position_rad)
-        if _apart(self._at, asked):
-            if _apart(asked, target):
+        if apart(self._at, asked, CHANGED_RAD):
+            if apart(asked, target, CHANGED_RAD):
                 reasons |= SafetyReason.JOINT_LIMIT
             if not self._caught_up:
                 reasons |= self._aligns_since
@@ -446,7 +436,7 @@ class SafetyFilter:
             at, own = ([q[j] for j in guard.joints] for q in (self._at, target))
             if alignment.came(at, own, guard.shortened, self._now_s):
                 reasons |= SafetyReason.WORKSPACE
-        self._caught_up = not _apart(self._at, target, CAUGHT_UP_RAD)
+        self._caught_up = not apart(self._at, target, CAUGHT_UP_RAD)
         return sent, reasons
 
     def _within_bounds(self, q_rad: Sequence[float]) -> list[float]:
@@ -488,7 +478,7 @@ class SafetyFilter:
         if self._relative_rad is not None and present is not None and len(present) == len(sent):
             rows = zip(sent, present.tolist(), self._relative_rad, strict=True)
             near = [min(max(q, at - most), at + most) if at == at else q for q, at, most in rows]
-            too_far, sent = _apart(near, sent), near
+            too_far, sent = apart(near, sent, CHANGED_RAD), near
         if not self._is_outside:  # an arm that stands outside comes back step by step
             sent = self._within_bounds(sent)
         reached = sent
@@ -569,9 +559,7 @@ class DrivingFilter(SafetyFilter):
 
     def hold(self) -> SafeCommand:
         """Return the command that keeps the arm where it was sent last, and the base too."""
-        self._base = np.zeros_like(self._base)
-        arm = super().hold()
-        return replace(arm, requested_rad=self.sent_rad, sent_rad=self.sent_rad)
+        return self._standing(super().hold())
 
     def watch(self, state: FollowerState, now_s: float, limp: Collection[int] = ()) -> SafetyReason:
         """Look for what is wrong with the arm; a base that stands still is well."""
@@ -579,7 +567,9 @@ class DrivingFilter(SafetyFilter):
 
     def lower(self, q_rad: FloatArray) -> SafeCommand:
         """Return what may be sent for a goal of the arm's lowering; the base stands still."""
-        arm = super().lower(q_rad)
+        return self._standing(super().lower(q_rad))
+
+    def _standing(self, arm: SafeCommand) -> SafeCommand:
         self._base = np.zeros_like(self._base)
         return replace(arm, requested_rad=self.sent_rad, sent_rad=self.sent_rad)
 
@@ -611,16 +601,6 @@ class DrivingFilter(SafetyFilter):
         return SafeCommand(requested, self.sent_rad, reasons)
 
 
-class _Jump(Enum):
-    """What a request has to do with a jump."""
-
-    NONE = "none"
-    HOLD = "hold"
-    """The leader isn't where it was, and hasn't stayed there long enough."""
-    LANDED = "landed"
-    """It has stayed where it jumped to."""
-
-
 class _Jumps:
     """Tells requests that no hand could have made of the ones before them."""
 
@@ -640,21 +620,23 @@ class _Jumps:
         """
         self._seen_s, self._there = sampled_s, None
 
-    def look(self, asked: Sequence[float], sampled_s: float, now_s: float) -> _Jump:
-        """Say what to do with a request of finite positions [rad], sampled at `sampled_s` [s]."""
-        last, most_rad = self._last, JUMP_RAD + HAND_RAD_S * abs(sampled_s - self._seen_s)
-        self._seen_s = sampled_s
-        if last is None or not _apart(last, asked, min(most_rad, MOST_JUMP_RAD)):
+    def look(
+        self, asked: Sequence[float], sampled_s: float, now_s: float
+    ) -> Literal["", "away", "landed"]:
+        """Say what a request of finite positions [rad] tells of a jump, sampled at `sampled_s` [s].
+
+        The leader is "away" where it isn't where it was, and hasn't stayed there long enough, and
+        has "landed" once it has.
+        """
+        last, went_rad = self._last, HAND_RAD_S * abs(sampled_s - self._seen_s)
+        most_rad, self._seen_s = min(JUMP_RAD + went_rad, MOST_JUMP_RAD), sampled_s
+        if last is None or not apart(last, asked, most_rad):
             self._last, self._there = asked, None
-            return _Jump.NONE
-        if self._there is None or _apart(self._there, asked, min(most_rad, MOST_JUMP_RAD)):
+            return ""
+        if self._there is None or apart(self._there, asked, most_rad):
             self._since_s = now_s
         self._there = asked
         if now_s - self._since_s < JUMP_HOLD_S:
-            return _Jump.HOLD
+            return "away"
         self._last, self._there = asked, None
-        return _Jump.LANDED
-
-
-def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_RAD) -> bool:
-    return any(abs(a - b) > by_rad for a, b in zip(one, two, strict=True))
+        return "landed"

@@ -124,8 +124,7 @@ def _listed(unit: Any) -> Sequence[Any]:
 def check_sensors(sensors: Mapping[str, Any], own: bool = False) -> None:
     """Check what `--sensors` asks for before anything is connected, or raise UnusableInputError.
 
-    Args:
-        own: they are those that the robot has by itself, as the embedded cell has.
+    `own` ones are those that the robot has by itself, as the embedded cell has.
     """
     for name, spec in sensors.items():
         where = f"--sensors: {name}"

@@ -153,10 +153,8 @@ class Stopped(list[int]):
 def stoppable(message: str = "") -> Iterator[Stopped]:
     """Yield a list that a signal to stop adds itself to; a second one interrupts at once.
 
-    A terminal that is closed may send its signal twice; nobody pressed that.
-
-    Args:
-        message: what is being finished, told on stderr as soon as the first one comes.
+    A terminal that is closed may send its signal twice; nobody pressed that. `message`, what is
+    being finished, is told on stderr as soon as the first one comes.
     """
     stopped = Stopped()
 

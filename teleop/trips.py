@@ -203,16 +203,11 @@ class TripWatch:
         # Written so that NaN, and a time that lies ahead, count as stale.
         if not -limits.stale_leader_s <= now_s - sample.t_s <= limits.stale_leader_s:
             cause |= SafetyReason.STALE_LEADER
-        shape = self._shape
-        is_whole = (
-            state.status.shape == shape
-            and state.status.dtype.kind in "iu"
-            and state.position_rad.shape == shape
-            and state.current_a.shape == shape
-            and state.load_pct.shape == shape
-            and state.temperature_c.shape == shape
-        )
-        if not is_whole:  # a torn report is a broken device
+        parts = (
+            state.status, state.position_rad, state.current_a, state.load_pct, state.temperature_c
+        )  # fmt: skip
+        is_whole = all(part.shape == self._shape for part in parts)
+        if not is_whole or state.status.dtype.kind not in "iu":  # a torn report: a broken device
             self.lets_go = True
             return cause | SafetyReason.HARDWARE_ERROR
         status = state.status.tolist()
@@ -263,11 +258,11 @@ class _Lasting:
     """Since when something has been so, joint by joint."""
 
     def __init__(self, n_joints: int) -> None:
-        self._never: list[float | None] = [None] * n_joints
-        self._since_s = self._never
+        self._n_joints = n_joints
+        self.forget()
 
     def forget(self) -> None:
-        self._since_s = self._never
+        self._since_s: list[float | None] = [None] * self._n_joints
 
     def all_for(self, long_s: float, now_s: float) -> bool:
         """Say whether every joint has been so for `long_s` [s]."""
@@ -280,15 +275,10 @@ class _Lasting:
 
         None, where nothing is known, changes nothing.
         """
-        if self._since_s is self._never and not any(is_so):
-            return False
         self._since_s = [
             since_s if so is None else ((began_s if since_s is None else since_s) if so else None)
             for so, since_s in zip(is_so, self._since_s, strict=True)
         ]
-        if self._since_s == self._never:
-            self._since_s = self._never
-            return False
         return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
 
 
@@ -305,12 +295,12 @@ class _Following:
         self._off_rad, self._long_s = limits.following_rad, limits.following_s
         self._far_s = max(FAR_S, limits.following_s)
         self._grips = frozenset(grips)
-        self._never: list[tuple[float, float, float] | None] = [None] * n_joints
-        self._behind = self._never
-        """For each joint that is behind: since when, since when idle too, and where it then was."""
+        self._n_joints = n_joints
+        self.forget()
 
     def forget(self) -> None:
-        self._behind = self._never
+        self._behind: list[tuple[float, float, float] | None] = [None] * self._n_joints
+        """For each joint that is behind: since when, since when idle too, and where it then was."""
 
     def fails(
         self,
@@ -326,9 +316,9 @@ class _Following:
             if not -off_rad <= sent - q <= off_rad:
                 break
         else:
-            self._behind = self._never
+            self.forget()
             return False
-        status, behind, fails = state.status.tolist(), list(self._behind), False
+        status, behind, fails = state.status.tolist(), self._behind, False
         for k, (sent, q) in enumerate(zip(sent_rad, q_rad, strict=True)):
             error = sent - q
             if status[k] & NO_REPLY or error != error:
@@ -350,5 +340,4 @@ class _Following:
             fails |= now_s - idle_s >= self._long_s
             is_far = abs(error) > FAR_RAD and k not in self._grips
             fails |= is_far and now_s - since_s >= self._far_s
-        self._behind = behind
         return fails

@@ -280,7 +280,7 @@ class Alignment:
             except StopIteration as end:
                 self._found(end.value)
             return at
-        if self._way and _apart(wanted, self._sought_for or wanted, LEADS_RAD):
+        if self._way and apart(wanted, self._sought_for or wanted, LEADS_RAD):
             self.begin()
         while self._way:
             far = max(abs(q - a) for q, a in zip(self._way[0], at, strict=True))
@@ -290,20 +290,15 @@ class Alignment:
             self._way.pop(0)
             if not self._way:
                 self._found([])
-        self._rests = self._tried is not None and not _apart(wanted, self._tried, STIRS_RAD)
+        self._rests = self._tried is not None and not apart(wanted, self._tried, STIRS_RAD)
         return at if self._rests else wanted
 
     def came(
-        self,
-        at: Sequence[float],
-        wanted: Sequence[float],
-        shortened: bool,
-        now_s: float,
+        self, at: Sequence[float], wanted: Sequence[float], shortened: bool, now_s: float
     ) -> bool:
         """Take in that the arm came to `at` at `now_s` [s]; return whether the box is why.
 
-        Args:
-            shortened: the box shortened the step.
+        It may have `shortened` the step.
         """
         if self._search is not None:
             return True
@@ -324,7 +319,7 @@ class Alignment:
         return bool(self._way) or self._rests
 
     def _blocked(self, at: Sequence[float], wanted: Sequence[float]) -> None:
-        if self._sought_for is None or _apart(wanted, self._sought_for, ELSEWHERE_RAD):
+        if self._sought_for is None or apart(wanted, self._sought_for, ELSEWHERE_RAD):
             self._searches, self._sought_for = 0, wanted
         if self._searches < SEARCHES:
             self._searches += 1
@@ -398,7 +393,8 @@ class Alignment:
         )
 
 
-def _apart(one: Sequence[float], two: Sequence[float], by_rad: float) -> bool:
+def apart(one: Sequence[float], two: Sequence[float], by_rad: float) -> bool:
+    """Say whether any joint of two poses differs by more than `by_rad` [rad]."""
     return any(abs(a - b) > by_rad for a, b in zip(one, two, strict=True))
 
 
@@ -419,31 +415,26 @@ class WorkspaceGuard:
     shrinks as it comes back: no point ever gets further out on any axis.
 
     Args:
-        points_m: joint positions [rad] to guarded points [m], shape (k, 3), in the box's frame.
-        joints: which of the follower's joints this arm's are, in the order `points_m` wants.
-        reach_m: for each of them, how far at most any point moves when it turns [m/rad]: away
-            from the box's faces the points need not be found on every turn.
-        joint_names: what the joints are called, and the points. With these and the reach ways
-            round can be found.
-        model: the arm model that `points_m` is of, as `ArmModel.load` takes it; "" for none.
+        arm: says where the guarded points are, and how far they move at most: away from the box's
+            faces they need not be found on every turn.
+        joints: which of the follower's joints this arm's are, in the arm model's order.
+        names: what the follower calls them.
+        model: which model the arm is, as `ArmModel.load` takes it.
     """
 
     def __init__(
         self,
         box: Workspace,
-        points_m: Callable[[FloatArray], FloatArray],
+        arm: ArmModel,
         joints: Sequence[int],
-        reach_m: Sequence[float] | None = None,
-        joint_names: Sequence[str] = (),
-        point_names: Sequence[str] = (),
+        names: Sequence[str] = (),
         model: str = "",
     ) -> None:
         self.box, self.joints, self.model = box, [int(joint) for joint in joints], model
         self.shortened = False
         """The box shortened the last step."""
-        self._names = tuple(joint_names), tuple(point_names)
-        self._points_of = points_m
-        self._reach_m = [math.inf] * len(self.joints) if reach_m is None else list(reach_m)
+        self._arm, self._names = arm, tuple(names or arm.joint_names)
+        self._reach_m = list(arm.reach_m)
         self._box_low, self._box_high = box.bounds_m()
         self._low: FloatArray = self._box_low
         self._high: FloatArray = self._box_high
@@ -454,13 +445,11 @@ class WorkspaceGuard:
         self._clear_m = 0.0
         """At `_clear_rad`, the points were this far from every face of the box [m]."""
 
-    def room(self, limits_rad: FloatArray) -> Room | None:
-        """Return where the arm may be, by its joints' limits [rad]; None without reach or names."""
-        if not (np.isfinite(self._reach_m).all() and all(self._names)):
-            return None
-        reach_m = np.array(self._reach_m)
-        corners = self._box_low, self._box_high
-        return Room(self._points_of, reach_m, *corners, limits_rad, *self._names)
+    def room(self, limits_rad: FloatArray) -> Room:
+        """Return where the arm may be, by its joints' limits [rad]."""
+        arm, corners = self._arm, (self._box_low, self._box_high)
+        names = self._names, arm.point_names
+        return Room(arm.points_m, np.array(arm.reach_m), *corners, limits_rad, *names)
 
     def start(self, q_rad: Sequence[float]) -> None:
         """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
@@ -529,7 +518,7 @@ class WorkspaceGuard:
         return reached
 
     def _points_m(self, q_rad: Sequence[float]) -> FloatArray:
-        return self._points_of(np.array(q_rad))
+        return self._arm.points_m(np.array(q_rad))
 
     def _holds(self, points: FloatArray) -> bool:
         return bool((points >= self._low).all() and (points <= self._high).all())
@@ -546,9 +535,7 @@ def guard_of(
     model: str, box: Workspace, joints: Sequence[int], names: Sequence[str] = ()
 ) -> WorkspaceGuard:
     """Return the guard of an arm of a model, as `ArmModel.load` takes it; raises as that does."""
-    arm = ArmModel.load(model)
-    names = names or arm.joint_names
-    return WorkspaceGuard(box, arm.points_m, joints, arm.reach_m, names, arm.point_names, model)
+    return WorkspaceGuard(box, ArmModel.load(model), joints, names, model)
 
 
 def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -77,13 +77,6 @@ class Board:
                 f"{self.columns} x {self.rows} squares need {need} markers, dictionary "
                 f"{self.dictionary} has {have}. Give --board a larger one."
             )
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Board:
-        """Return the board that a calibration file holds; ValueError for a chessboard of old."""
-        if value.get("kind", "charuco") != "charuco":
-            raise ValueError(f"of a {value['kind']}, which isn't looked for any more")
-        return cls(**{name: part for name, part in value.items() if name != "kind"})
 
     @property
     def words(self) -> str:

@@ -2,8 +2,7 @@
 
     {"schema": "gaploop.calibration.v1", "id": "sha256:…",
      "content": {"cameras": {"wrist": {"intrinsics": {…}, "hand_eye": {…}, "latency": {…}}},
-                 "arms": {"follower": {"latency": {…}, "calibration": {…}}},
-                 "references": {"rest": {…}}},
+                 "arms": {"follower": {"calibration": {…}}}},
      "history": [{"id", "at", "what", "content"}, …]}
 
 The id is a hash of the content, so that equal content has an equal id and a file that was
@@ -42,7 +41,7 @@ from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_n
 from gaploop.teleop.calibration.hand_eye import HandEye, Sighting
 from gaploop.teleop.calibration.intrinsics import Intrinsics
 
-SECTIONS: Final = ("cameras", "arms", "references")
+SECTIONS: Final = ("cameras", "arms")
 SUFFIX: Final = ".calibration.json"
 OLD_DAYS: Final = 30.0
 """A calibration older than this is worth repeating [days]: `gaploop doctor` says so."""
@@ -75,10 +74,7 @@ class CellCalibration:
     def get(self, section: str, name: str, part: str = "") -> Mapping[str, Any] | None:
         """Return one part, such as `cameras`, `wrist`, `intrinsics`; None where it isn't there."""
         found: Mapping[str, Any] | None = self.content.get(section, {}).get(name)
-        if found is None or not part:
-            return found
-        value: Mapping[str, Any] | None = found.get(part)
-        return value
+        return found.get(part) if found is not None and part else found
 
     def intrinsics(self, camera: str) -> Intrinsics:
         """Return a camera's intrinsics; UnusableInputError, with the command, where it has none."""
@@ -101,7 +97,7 @@ class CellCalibration:
         said = [
             f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."
             for name, age in self.ages_days().items()
-            if age > OLD_DAYS and not name.startswith("references.")
+            if age > OLD_DAYS
         ]
         known = self.get("arms", "follower", "calibration")
         file = arm_file if arm_file is not None and arm_file.is_file() else None
@@ -116,10 +112,7 @@ class CellCalibration:
         """Yield every calibrated part's name with its values, among them `at`."""
         for section in SECTIONS:
             for name, parts in self.content.get(section, {}).items():
-                if section == "references":
-                    yield f"{section}.{name}", parts
-                else:
-                    yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
+                yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
     def _of_camera(self, camera: str, part: str, what: str) -> tuple[Mapping[str, Any], str]:
         """Return a part of a camera's calibration, and where it stands."""
@@ -204,7 +197,7 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     The file is made if needed, and written atomically.
 
     Args:
-        place: such as `("cameras", "wrist", "intrinsics")` or `("references", "rest")`.
+        place: such as `("cameras", "wrist", "intrinsics")`.
         value: JSON values; the time is added as `at`.
 
     Raises:
@@ -213,9 +206,8 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     writable_folder(path.parent, "Folder", "--station")
     with FileLock(f"{path}.lock"):  # two commands at once must not lose each other's part
         before = load_calibration(path, missing_ok=True)
-        content: dict[str, Any] = json.loads(json.dumps(before.content))
+        content = holder = dict(before.content)
         at = datetime.fromtimestamp(utc_ns() * 1e-9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        holder = content
         for key in place[:-1]:
             holder = holder.setdefault(key, {})
         holder[place[-1]] = {"at": at, **value}

@@ -141,15 +141,13 @@ def owners(files: Sequence[Path], held: Mapping[int, MotorRange]) -> list[Path]:
 
 def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path | None, list[str]]:
     """Return the file of an arm with these servos that differs least, and in what it does."""
-    best: tuple[Path | None, list[str]] = (None, [])
-    for file in files:
-        kept = _motors(file)
-        if kept is None or set(dict(kept.values())) != set(held):
-            continue
-        differ = differences(kept, held)
-        if differ and (best[0] is None or len(differ) < len(best[1])):
-            best = file, differ
-    return best
+    alike = [
+        (file, differences(kept, held))
+        for file in files
+        if (kept := _motors(file)) and set(dict(kept.values())) == set(held)
+    ]
+    differing = [(file, differ) for file, differ in alike if differ]
+    return min(differing, key=lambda one: len(one[1]), default=(None, []))
 
 
 def _motors(file: Path) -> dict[str, tuple[int, MotorRange]] | None:

@@ -285,7 +285,8 @@ class OneJoint:
         self._began_s = math.nan
         self._held: list[FloatArray] = []
         self._before: FloatArray = start_rad
-        self._newest: FloatArray = start_rad
+        self.position_rad: FloatArray = start_rad
+        """Where the arm was last [rad], shape (n_joints,)."""
         self._told_s = math.nan
         self.finished = True
         self.boxed = False
@@ -319,15 +320,10 @@ class OneJoint:
         back = Smooth(out, self._home, there.duration_s)
         self._held_from_s = there.duration_s + 0.5 * HELD_S
         self._held_to_s = there.duration_s + HELD_S
-        self._before, self._held, self._began_s = self._newest, [], math.nan
+        self._before, self._held, self._began_s = self.position_rad, [], math.nan
         self.finished = self.boxed = False
         self._motion = Trajectory([there, Dwell(out, HELD_S), back])
         return way_rad
-
-    @property
-    def position_rad(self) -> FloatArray:
-        """Where the arm was last [rad], shape (n_joints,)."""
-        return self._newest
 
     @property
     def is_complete(self) -> bool:
@@ -360,12 +356,12 @@ class OneJoint:
 
     def tick(self, tick: Tick) -> None:
         """Take note of where the arm is."""
-        self._newest, self._told_s = tick.state.position_rad, tick.leader.t_s
+        self.position_rad, self._told_s = tick.state.position_rad, tick.leader.t_s
         self.boxed |= not self.finished and bool(tick.command.reasons & SafetyReason.WORKSPACE)
         if not math.isnan(self._began_s):
             since_s = tick.leader.t_s - self._began_s
             if self._held_from_s <= since_s <= self._held_to_s:
-                self._held.append(self._newest)
+                self._held.append(self.position_rad)
 
     def done(self) -> bool:
         """Return False: the arm is held between motions."""

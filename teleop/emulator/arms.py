@@ -115,8 +115,8 @@ def build_servo(plan: ServoPlan) -> EmulatedServo:
         raise unknown_choice("servo model", plan.model, kinds)
     servo = kinds[plan.model](plan)
     for name in plan.settings:
-        if name not in servo.memory.table.by_name:
-            raise unknown_choice("register", name, servo.memory.table.by_name, plan.name)
+        if name not in servo.memory.registers:
+            raise unknown_choice("register", name, servo.memory.registers, plan.name)
     return servo
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from gaploop.core import platform_calls
 from gaploop.core.arms import ARMS
@@ -22,8 +22,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.core.schema import number
 from gaploop.teleop.emulator.arms import UNHELD, ArmPlan, ManualHand, arm_plan, build_servo
-from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
-from gaploop.teleop.emulator.feetech import FeetechChain, FeetechServo
+from gaploop.teleop.emulator.dynamixel import DynamixelChain
+from gaploop.teleop.emulator.feetech import FeetechChain
 from gaploop.teleop.emulator.joint import ArmWeight, JointMechanics, PlantJoints
 from gaploop.teleop.emulator.servo import Chain, EmulatedServo
 from gaploop.teleop.servos.registers import Protocol
@@ -91,11 +91,6 @@ class Fault:
             value = getattr(self, name)
             if value is not None:
                 number(value, f"Fault {self.fault}: {name}", low, high)
-
-    @property
-    def end_s(self) -> float:
-        """When it is over [s]."""
-        return self.at_s + self.for_s
 
 
 def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
@@ -186,6 +181,8 @@ class PseudoTerminal:
         # Our own hold on the host's end keeps the terminal alive between hosts.
         self.fd, self._host_fd, self.name = platform_calls.open_terminals()
         self._link = link
+        self.path = self.name if link is None else str(link)
+        """What a host opens."""
         if link is None:
             return
         with contextlib.ExitStack() as undo:
@@ -205,11 +202,6 @@ class PseudoTerminal:
                     "exists and that you may write to."
                 ) from error
             undo.pop_all()
-
-    @property
-    def path(self) -> str:
-        """What a host opens."""
-        return self.name if self._link is None else str(self._link)
 
     def baud(self) -> int:
         """Return the bit rate that the host has set [bit/s]."""
@@ -305,11 +297,8 @@ class EmulatedBus:
         mechanics = JointMechanics(joints, weight)
         if plant is not None:
             mechanics = PlantJoints(joints, plant)
-        self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
-            FeetechChain(cast(list[FeetechServo], built), mechanics)
-            if plan.protocol is Protocol.FEETECH
-            else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
-        )
+        kind = FeetechChain if plan.protocol is Protocol.FEETECH else DynamixelChain
+        self.chain: Chain = kind(built, mechanics)
         for servo in built:
             servo.power_up()  # where the joints are, not where they were built
         self.all_servos = tuple(built)
@@ -326,7 +315,6 @@ class EmulatedBus:
         self._port: PseudoTerminal | None = PseudoTerminal(self._link) if serve else None
         self.port = self._port.path if self._port is not None else ""
         """What a host opens."""
-        self._wake_read, self._wake_write = os.pipe()
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._thread = threading.Thread(target=self._serve, name="emulated-bus", daemon=True)
         if serve:
@@ -353,16 +341,10 @@ class EmulatedBus:
     def stop(self) -> None:
         """End the thread, close the port and remove its link; safe to call twice."""
         self._stop.set()
-        if self._wake_write >= 0:
-            os.write(self._wake_write, b"x")
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         with self.lock:
             self._close_port()
-            for fd in (self._wake_read, self._wake_write):
-                if fd >= 0:
-                    os.close(fd)
-            self._wake_read = self._wake_write = -1
 
     def __enter__(self) -> Self:
         return self
@@ -378,7 +360,9 @@ class EmulatedBus:
             port = self._port
             heard = self._wait(port)
             with self.lock:
-                due_s, answer = self._turn(port if heard else None)
+                due_s, answer = self.move_on(), b""
+                if heard and port is not None and port is self._port:
+                    due_s, answer = self.hear(port.receive(), port.baud() or 1)
             while self._late and self._late[0][0] <= self._clock.now_s():
                 self._say(self._late.popleft()[1], 0.0)
             if answer and (self._late or due_s - self._clock.now_s() > _HELD_UP_S):
@@ -388,22 +372,14 @@ class EmulatedBus:
 
     def _wait(self, port: PseudoTerminal | None) -> bool:
         """Wait until the host has sent something, or for a while; return whether it has."""
-        waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
-        idle_s = IDLE_S
+        waiting, idle_s = [] if port is None else [port.fd], IDLE_S
         if self._late:
             idle_s = min(max(self._late[0][0] - self._clock.now_s(), 0.0), IDLE_S)
         try:
             ready, _, _ = select.select(waiting, [], [], idle_s)
         except (OSError, ValueError):  # another thread pulled the cable just now
             return False
-        return port is not None and port.fd in ready
-
-    def _turn(self, port: PseudoTerminal | None) -> tuple[float, bytes]:
-        """Move on to now and work on what came; return when what is to be answered."""
-        now_s = self.move_on()
-        if port is None or port is not self._port:
-            return now_s, b""
-        return self.hear(port.receive(), port.baud() or 1)
+        return bool(ready)
 
     def move_on(self) -> float:
         """Let the arm move until now; return that time [s]."""
@@ -527,7 +503,7 @@ class InjectedBusFaults:
         if not self._planned and not self.active:
             return
         before = self.active
-        self._planned = [f for f in self._planned if f not in before or f.end_s > now_s]
+        self._planned = [f for f in self._planned if f not in before or f.at_s + f.for_s > now_s]
         self.active = [f for f in self._planned if f.at_s <= now_s]
         if self.active == before:
             return

@@ -3,16 +3,14 @@
 Those of Koch's arms and OpenMANIPULATOR-X/OMX. Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
 """
 
-import functools
 import math
 import struct
 from typing import Final
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
-from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
@@ -21,15 +19,8 @@ BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_
 RAM: Final = 64
 """First address that may be written with torque on, and that a reboot forgets."""
 
-
 TABLE_SIZE: Final = 168
 """Bytes that can be read; the indirect addresses behind them aren't emulated."""
-
-
-@functools.cache
-def dynamixel_table(model: str) -> ControlTable:
-    """Return the control table of `model`."""
-    return ControlTable(dynamixel_registers(model), TABLE_SIZE)
 
 
 # --- one servo ---------------------------------------------------------------------------------
@@ -59,7 +50,7 @@ _ALARM: Final = 70
 _OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
 _OVERLOAD: Final = 0.9
 
-VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
+VOLTAGE, HEAT, ENCODER, OVERLOAD = 0x01, 0x04, 0x08, 0x20
 """Bits of Hardware_Error_Status and Shutdown."""
 
 
@@ -73,12 +64,11 @@ class DynamixelServo(EmulatedServo):
     """An XL330 or XL430."""
 
     BAUD_RATES = BAUD_RATES
-    ID, BAUD = 7, 8
 
     def __init__(self, plan: ServoPlan) -> None:
         self.shut_off = False
         self.now_s = 0.0
-        super().__init__(plan, dynamixel_table(plan.model), MOTORS[plan.model])
+        super().__init__(plan, dynamixel_registers(plan.model), TABLE_SIZE, MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -91,7 +81,7 @@ class DynamixelServo(EmulatedServo):
         """Return the error number and the bytes; gaps between registers read as 0."""
         if not length:
             return ErrorCode.DATA_LENGTH, b""
-        if address + length > self.memory.table.size:
+        if address + length > TABLE_SIZE:
             return ErrorCode.ACCESS, b""
         if address + length > _ALARM:  # it and what is measured change by themselves
             self.refresh()
@@ -107,10 +97,10 @@ class DynamixelServo(EmulatedServo):
                 memory.bytes[_GOAL : _GOAL + 4] = data
                 self.goal = float(goal)
                 return ErrorCode.NONE
-        if address + len(data) > memory.table.size or not data:
+        if address + len(data) > TABLE_SIZE or not data:
             return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
         end, changes = address + len(data), dict[str, int]()
-        for register in dict.fromkeys(memory.table.by_byte[address:end]):
+        for register in dict.fromkeys(memory.by_byte[address:end]):
             if register is None or not register.writable:
                 return ErrorCode.ACCESS
             if register.address < address or register.end > end:
@@ -131,7 +121,7 @@ class DynamixelServo(EmulatedServo):
                 return ErrorCode.DATA_LIMIT
             changes[name] = value
         for name, value in changes.items():
-            written, was = memory.table.by_name[name], memory[name]
+            written, was = memory.registers[name], memory[name]
             memory.store(written, value)
             if written.kept:
                 memory.keep(written)
@@ -151,11 +141,10 @@ class DynamixelServo(EmulatedServo):
         """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""
         memory = self.memory
         for name in ("Position_D_Gain", "Position_I_Gain", "Position_P_Gain"):
-            register = memory.table.by_name[name]
-            memory.store(register, register.initial)
+            memory[name] = memory.registers[name].initial
         memory["Goal_PWM"] = memory["PWM_Limit"]
         memory["Goal_Velocity"] = memory["Velocity_Limit"]
-        if "Goal_Current" in memory.table.by_name:
+        if "Goal_Current" in memory.registers:
             memory["Goal_Current"] = memory["Current_Limit"]
         if mode == OperatingMode.POSITION:
             self.count_turns()
@@ -174,7 +163,7 @@ class DynamixelServo(EmulatedServo):
         self._pwm = min(memory["PWM_Limit"], abs(memory["Goal_PWM"])) / _PWM
         self._top_speed = memory["Profile_Velocity"] * VELOCITY_TICKS_S or math.inf
         self._rate = memory["Profile_Acceleration"] * ACCELERATION_TICKS_S2 or math.inf
-        has_current = "Goal_Current" in memory.table.by_name
+        has_current = "Goal_Current" in memory.registers
         self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
 
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
@@ -191,11 +180,17 @@ class DynamixelServo(EmulatedServo):
                 error = ErrorCode.DATA_LENGTH
             case Instruction.REBOOT:
                 self.power_up()
+            case Instruction.STATUS:
+                return None  # another servo's answer, or an echo
             case _:
                 error = ErrorCode.INSTRUCTION
         if to_all and code != Instruction.PING:
             return None
         return self.status(before, error, data)
+
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+        return self.status(identity, *self.read(address, size))
 
     def status(self, identity: int, error: int, data: bytes) -> bytes:
         """Return an answer under this id."""
@@ -211,6 +206,7 @@ class DynamixelServo(EmulatedServo):
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
         joint = self.joint
+        self.now_s += dt
         if not self.torque:
             joint.drive = Drive.LIMP
             return
@@ -284,47 +280,18 @@ class DynamixelServo(EmulatedServo):
 # --- servos on one bus -------------------------------------------------------------------------
 
 
-class DynamixelChain(Chain[DynamixelServo]):
-    """XL330 and XL430 servos, Protocol 2.0."""
+class DynamixelChain(Chain):
+    """XL330 and XL430 servos, Protocol 2.0.
 
-    PARSER = dynamixel.Parser
+    Each waits for the one before it: after a silent one none answers (ROBOTIS in DynamixelSDK issue
+    364).
+    """
 
-    def advance(self, now_s: float) -> None:
-        """Let the servos move until `now_s` [s]."""
-        for servo in self.servos:
-            servo.now_s = now_s
-        super().advance(now_s)
+    PARSER, NUMBER_BYTES, WAITS = dynamixel.Parser, 2, True
 
     def _broken(self) -> list[bytes]:
         ids, self._parser.corrupt_ids[:] = list(self._parser.corrupt_ids), []
         return [dynamixel.status(i, ErrorCode.CRC) for i in ids if i in self._by_id]
-
-    def _answer(self, frame: Frame) -> list[bytes]:
-        params = frame.params
-        match frame.code:
-            case Instruction.SYNC_READ:
-                return self._in_turn(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.SYNC_WRITE:
-                self._sync_write(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.STATUS:
-                pass  # another servo's answer, or an echo
-            case _:
-                return self._single(frame)
-        return []
-
-    def _in_turn(self, address: int, size: int, ids: bytes) -> list[bytes]:
-        """Each waits for the one before it: after a silent one none answers.
-
-        Source: ROBOTIS in DynamixelSDK issue 364.
-        """
-        answers: list[bytes] = []
-        for identity in ids:
-            some = self._by_id.get(identity)
-            if not some:
-                break
-            replies = [s.status(identity, *s.read(address, size)) for s in some]
-            answers.append(self._collide(replies))
-        return answers
 
 
 def _word(params: bytes, place: int) -> int:

@@ -9,16 +9,15 @@ from dataclasses import replace
 from typing import Final
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
-from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import FEETECH, MODELS
 
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
 """Bits per second for each value of Baud_Rate."""
 
-TABLE: Final = ControlTable(FEETECH, 87)
+TABLE_SIZE: Final = 87
 SRAM: Final = 40
 """First address that is never kept without power."""
 
@@ -58,14 +57,13 @@ class FeetechServo(EmulatedServo):
     """An STS3215 or STS3250."""
 
     BAUD_RATES = BAUD_RATES
-    ID, BAUD = 5, 6
 
     def __init__(self, plan: ServoPlan) -> None:
         self.limited = False
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
         settings = {**plan.settings, "Model_Number": MODELS[plan.model].number}
-        super().__init__(replace(plan, settings=settings), TABLE, MOTORS[plan.model])
+        super().__init__(replace(plan, settings=settings), FEETECH, TABLE_SIZE, MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -87,12 +85,12 @@ class FeetechServo(EmulatedServo):
             memory.bytes[_GOAL : _GOAL + 2] = data
             self._new_goal(from_sign_magnitude(data[0] | data[1] << 8, 15))
             return
-        end = min(address + len(data), memory.table.size)
+        end = min(address + len(data), TABLE_SIZE)
         if address >= end:
             return
         image = bytearray(memory.bytes)
         image[address:end] = data[: end - address]
-        for register in dict.fromkeys(memory.table.by_byte[address:end]):
+        for register in dict.fromkeys(memory.by_byte[address:end]):
             if register is None or not register.writable:
                 continue
             value = int.from_bytes(image[register.address : register.end], "little")
@@ -155,6 +153,10 @@ class FeetechServo(EmulatedServo):
             case _:
                 return None
         return None if to_all else feetech.status(before, self.alarm_bits, data)
+
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+        return feetech.status(identity, self.alarm_bits, self.read(address, size))
 
     # --- motion ----------------------------------------------------------------------------
 
@@ -242,23 +244,7 @@ class FeetechServo(EmulatedServo):
 # --- servos on one bus -------------------------------------------------------------------------
 
 
-class FeetechChain(Chain[FeetechServo]):
+class FeetechChain(Chain):
     """STS servos."""
 
-    PARSER = feetech.Parser
-
-    def _answer(self, frame: Frame) -> list[bytes]:
-        code, params = frame.code, frame.params
-        if code == Instruction.SYNC_READ:
-            asked = [(i, self._by_id[i]) for i in params[2:] if i in self._by_id]
-            return [
-                self._collide(
-                    [feetech.status(i, s.alarm_bits, s.read(params[0], params[1])) for s in some]
-                )
-                for i, some in asked
-            ]
-        if code == Instruction.SYNC_WRITE:
-            if len(params) >= 2:
-                self._sync_write(params[0], params[1], params[2:])
-            return []
-        return self._single(frame)
+    PARSER, NUMBER_BYTES, WAITS = feetech.Parser, 1, False

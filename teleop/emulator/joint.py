@@ -69,12 +69,6 @@ class Joint:
     Angles are about the arm model's zero, as everywhere between devices.
     """
 
-    __slots__ = (
-        "current_a", "damping", "drive", "duty", "duty_limit", "gain", "goal_rad",
-        "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad", "motor", "push_nm",
-        "q_rad", "stuck", "temperature_c", "v_rad_s", "voltage_v",
-    )  # fmt: skip
-
     def __init__(self, motor: MotorSpec, low_rad: float, high_rad: float) -> None:
         """Place the joint at rest mid-travel."""
         self.motor = motor

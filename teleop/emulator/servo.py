@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, JointMechanics, MotorSpec
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
+from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser, Instruction
 from gaploop.teleop.servos.registers import ServoRegister
 
 _STEP_S = 0.005
@@ -20,27 +20,21 @@ _SLOW_S = 0.02
 _LONGEST_GAP_S = 0.25  # a process that was stopped for longer does not catch up
 
 
-class ControlTable:
-    """A servo model's registers by name and by byte; `size` bytes can be read from address 0."""
-
-    def __init__(self, by_name: Mapping[str, ServoRegister], size: int) -> None:
-        self.by_name, self.size = by_name, size
-        self.by_byte: list[ServoRegister | None] = [None] * size
-        for register in by_name.values():
-            self.by_byte[register.address : register.end] = [register] * register.size
-
-
 class Memory:
-    """The bytes of one servo, and what of them survives a loss of power."""
+    """The bytes of one servo, its registers by name and by byte, and what survives a power loss.
 
-    def __init__(self, table: ControlTable, settings: Mapping[str, int]) -> None:
-        self.table = table
-        self.bytes = bytearray(table.size)
-        self._places = {r.name: (r.address, r.end, r.signed) for r in table.by_name.values()}
-        self._kept = bytearray(table.size)
-        for register in table.by_name.values():
+    `size` bytes can be read from address 0.
+    """
+
+    def __init__(
+        self, registers: Mapping[str, ServoRegister], size: int, settings: Mapping[str, int]
+    ) -> None:
+        self.registers, self.bytes = registers, bytearray(size)
+        self.by_byte: list[ServoRegister | None] = [None] * size
+        for register in registers.values():
+            self.by_byte[register.address : register.end] = [register] * register.size
             self.store(register, settings.get(register.name, register.initial))
-        self._kept[:] = self.bytes
+        self._kept = bytearray(self.bytes)
 
     def store(self, register: ServoRegister, value: int) -> None:
         """Set a register without any check; too large a value wraps, as in the firmware."""
@@ -48,11 +42,12 @@ class Memory:
         self.bytes[register.address : register.end] = raw
 
     def __getitem__(self, name: str) -> int:
-        first, end, signed = self._places[name]  # read thousands of times a second
-        return int.from_bytes(self.bytes[first:end], "little", signed=signed)
+        register = self.registers[name]
+        raw = self.bytes[register.address : register.end]
+        return int.from_bytes(raw, "little", signed=register.signed)
 
     def __setitem__(self, name: str, value: int) -> None:
-        self.store(self.table.by_name[name], value)
+        self.store(self.registers[name], value)
 
     def keep(self, register: ServoRegister) -> None:
         """Make the present value of a register survive a loss of power."""
@@ -61,7 +56,7 @@ class Memory:
 
     def power_up(self) -> None:
         """Take back what was kept; the rest begins with its initial value."""
-        for register in self.table.by_name.values():
+        for register in self.registers.values():
             if register.kept:
                 here = slice(register.address, register.end)
                 self.bytes[here] = self._kept[here]
@@ -127,15 +122,13 @@ class EmulatedServo(ABC):
     """
 
     BAUD_RATES: tuple[int, ...]
-    ID: int
-    """Address of the id."""
-    BAUD: int
-    """Address of the number of the bit rate."""
 
-    def __init__(self, plan: ServoPlan, table: ControlTable, motor: MotorSpec) -> None:
+    def __init__(
+        self, plan: ServoPlan, registers: Mapping[str, ServoRegister], size: int, motor: MotorSpec
+    ) -> None:
         self.plan, self.model = plan, plan.model
         self.joint = Joint(motor, plan.low_rad, plan.high_rad)
-        self.memory = Memory(table, {"ID": plan.id, **plan.settings})
+        self.memory = Memory(registers, size, {"ID": plan.id, **plan.settings})
         self.powered = self.connected = True
         self.forced_temperature_c: float | None = None
         self.forced_load: float | None = None
@@ -219,6 +212,10 @@ class EmulatedServo(ABC):
         """Do what an instruction, perhaps to all, asks; return its answer, or None for silence."""
 
     @abstractmethod
+    def answer(self, identity: int, address: int, size: int) -> bytes:
+        """Return what it says under this id to who reads several servos' registers."""
+
+    @abstractmethod
     def refresh(self) -> None:
         """Write what is measured into the memory."""
 
@@ -267,19 +264,22 @@ class EmulatedServo(ABC):
         self.hold_here()
 
 
-class Chain[S: EmulatedServo](ABC):
+class Chain:
     """Servos on one wire, plugged in or not, that have moved up to `now_s` [s]."""
 
     PARSER: type[FrameParser]
+    NUMBER_BYTES: int
+    """Of an address and of a size in a packet."""
+    WAITS: bool
+    """Of several that are read, each answers once it has heard the one before it."""
 
-    def __init__(self, servos: Sequence[S], mechanics: JointMechanics) -> None:
+    def __init__(self, servos: Sequence[EmulatedServo], mechanics: JointMechanics) -> None:
         self.servos = tuple(servos)
         self.mechanics = mechanics
         self.now_s = 0.0
         self._parser = self.PARSER()
         self._slow_s = 0.0
-        self._by_id: dict[int, list[S]] = {}
-        self._wired: list[int] = []
+        self._by_id: dict[int, list[EmulatedServo]] = {}
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""
@@ -320,14 +320,6 @@ class Chain[S: EmulatedServo](ABC):
 
     def rewire(self, baud: int) -> None:
         """Find out again who hears what at this bit rate [bit/s]."""
-        wired = [baud]
-        wired += [
-            s.memory.bytes[s.ID] << 8 | s.memory.bytes[s.BAUD] for s in self.servos if s.listening
-        ]
-        wired += [n for n, s in enumerate(self.servos) if s.listening]
-        if wired == self._wired:
-            return
-        self._wired = wired
         self._by_id = {}
         for servo in self.servos:
             if servo.listening and servo.baud == baud:
@@ -353,7 +345,7 @@ class Chain[S: EmulatedServo](ABC):
                 mixed[n] &= byte
         return bytes(mixed)
 
-    def _each(self, target: int) -> Iterable[S]:
+    def _each(self, target: int) -> Iterable[EmulatedServo]:
         if target != BROADCAST_ID:
             return self._by_id.get(target, ())
         return (servo for _, some in sorted(self._by_id.items()) for servo in some)
@@ -374,9 +366,23 @@ class Chain[S: EmulatedServo](ABC):
             for servo in self._by_id.get(id_data[n], ()):
                 servo.write(address, id_data[n + 1 : n + 1 + size])
 
-    @abstractmethod
     def _answer(self, frame: Frame) -> list[bytes]:
         """Carry out one instruction."""
+        if frame.code not in (Instruction.SYNC_READ, Instruction.SYNC_WRITE):
+            return self._single(frame)
+        width, params = self.NUMBER_BYTES, frame.params
+        address = int.from_bytes(params[:width], "little")
+        size = int.from_bytes(params[width : 2 * width], "little")
+        if frame.code == Instruction.SYNC_WRITE:
+            self._sync_write(address, size, params[2 * width :])
+            return []
+        answers = list[bytes]()
+        for identity in params[2 * width :]:
+            if some := self._by_id.get(identity):
+                answers.append(self._collide([s.answer(identity, address, size) for s in some]))
+            elif self.WAITS:
+                break
+        return answers
 
     def _broken(self) -> list[bytes]:
         """Answer instructions whose checksum was wrong."""

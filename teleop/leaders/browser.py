@@ -151,10 +151,10 @@ class Browser(IntentSource):
         try:
             while time.monotonic() - heard_s < GONE_S:
                 question = PageQuestion(asked.ask(time.monotonic()), self._trip[:500], self._title)
-                link.say(connection, question, json=True)
+                link.say(connection, question)
                 next_s = max(next_s + 1.0 / ASK_HZ, time.monotonic())
                 while (left_s := next_s - time.monotonic()) > 0:
-                    touch = link.hear(connection, PageTouch, left_s, json=True)
+                    touch = link.hear(connection, PageTouch, left_s)
                     if touch is None:
                         continue
                     if touch.stops > stops:

@@ -6,13 +6,11 @@ for ever, whatever else is pressed. Releasing it stops at once; only starting is
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mink
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, Box
@@ -266,25 +264,6 @@ OVER_AXIS_M: Final = 0.03
 """Nearer the base's vertical axis than this, "sideways" stays what it was [m]."""
 
 
-@dataclass(frozen=True)
-class _Followed:
-    """What the loop last said: what it sent and where the arm is."""
-
-    sent_rad: FloatArray
-    position_rad: FloatArray
-    limp: bool
-    moving: NDArray[np.intp]
-
-    @property
-    def rad(self) -> FloatArray:
-        """Where the arm should go on from: where it is, if it isn't where it was sent [rad]."""
-        here = self.position_rad
-        if not np.isfinite(here).all():
-            return self.sent_rad
-        off = np.abs(here - self.sent_rad)[self.moving].max() > APART_RAD
-        return here if self.limp or off else self.sent_rad
-
-
 class CartesianLeader:
     """Drives an arm's tool by an input device. A `Leader`; also a `TakeSink` of the loop's ticks.
 
@@ -317,7 +296,8 @@ class CartesianLeader:
         self.close: Callable[[], object] = source.close
         self.has_window = source.has_window
         self._home_rad: FloatArray | None = None
-        self._followed: _Followed | None = None
+        self._told: Tick | None = None
+        """The loop's last turn: what it sent and where the arm is."""
         self._sideways = np.array([0.0, 1.0, 0.0])
         self._hand: FloatArray = np.zeros(5)
         """Where a hand-held device was when the tool was where it is now."""
@@ -336,7 +316,7 @@ class CartesianLeader:
     def keep_open(self) -> Callable[[], object]:
         """Outlive the arm: `close` does nothing any more; return what closes the input device."""
         closes = self.close
-        self.close = _nothing
+        self.close = lambda: None
         return closes
 
     def lead(self, start: Callable[[], FloatArray]) -> None:
@@ -345,9 +325,15 @@ class CartesianLeader:
 
     def tick(self, tick: Tick) -> None:
         """Take note of what was sent; called from any thread."""
-        limp = bool(tick.command.reasons & SafetyReason.TRIPPED)
-        sent_rad, position_rad = tick.command.sent_rad, tick.state.position_rad
-        self._followed = _Followed(sent_rad, position_rad, limp, self._arm.moving)
+        self._told = tick
+
+    def _followed_rad(self, told: Tick) -> FloatArray:
+        """Return where the arm goes on from: where it is, if it isn't where it was sent [rad]."""
+        here, sent_rad = told.state.position_rad, told.command.sent_rad
+        if not np.isfinite(here).all():
+            return sent_rad.copy()
+        off = np.abs(here - sent_rad)[self._arm.moving].max() > APART_RAD
+        return (here if off or _is_limp(told) else sent_rad).copy()
 
     def read(self, t_s: float) -> LeaderSample:
         """Return what is asked for at loop time `t_s` [s].
@@ -369,27 +355,22 @@ class CartesianLeader:
         return self._source.latest().closed
 
     def _stay(self) -> None:
-        q = np.array(self._start(), dtype=np.float64)
-        if q.shape != self._q_rad.shape or not np.isfinite(q).all():
-            raise DeviceError(
-                f"The follower reports {q.tolist()} as joint positions. Check its bus."
-            )
-        self._q_rad, self._followed = q, None
+        self._q_rad, self._told = reported_pose(self._start, len(self._q_rad)), None
         self._driving, self._ease = False, 0.0
 
     def _move(self, intent: Intent, duration_s: float) -> None:
-        followed = self._followed
+        told = self._told
         if not intent.drives:
             self._driving, self._ease = False, 0.0
-            if followed is not None and followed.limp:
-                self._q_rad = followed.rad.copy()  # after a trip: stay where the arm has sunk to
+            if told is not None and _is_limp(told):
+                self._q_rad = self._followed_rad(told)  # stay where the arm has sunk to
             return
-        apart = followed is not None and (
-            followed.limp or np.abs(self._q_rad - followed.sent_rad).max() > 2 * APART_RAD
+        apart = told is not None and (
+            _is_limp(told) or np.abs(self._q_rad - told.command.sent_rad).max() > 2 * APART_RAD
         )
         if apart or not self._driving:  # start from where the arm is, without a jump
-            if followed is not None:
-                self._q_rad = followed.rad.copy()
+            if told is not None:
+                self._q_rad = self._followed_rad(told)
             self._servo.reset(self._q_rad)
             self._driving, self._ease = True, 0.0
             self._hand = np.array(intent.hand or np.zeros(5))
@@ -436,8 +417,16 @@ class CartesianLeader:
         self._q_rad = self._servo.q_rad
 
 
-def _nothing() -> None:
-    """Close nothing."""
+def _is_limp(told: Tick) -> bool:
+    return bool(told.command.reasons & SafetyReason.TRIPPED)
+
+
+def reported_pose(start: Callable[[], FloatArray], count: int) -> FloatArray:
+    """Return where an arm of `count` joints says that it is [rad]; DeviceError where it doesn't."""
+    q = np.array(start(), dtype=np.float64)
+    if q.shape != (count,) or not np.isfinite(q).all():
+        raise DeviceError(f"The follower reports {q.tolist()} as joint positions. Check its bus.")
+    return q
 
 
 def common_limits(arm: ArmModel, limits_rad: FloatArray) -> FloatArray:

@@ -17,16 +17,14 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box
 from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
-from gaploop.teleop.leaders.cartesian import ToolServo
+from gaploop.teleop.leaders.cartesian import STOOD_STILL_S, ToolServo, reported_pose
 from gaploop.teleop.leaders.controls import MotionOptions
 
 log = logging.getLogger(__name__)
 
-STOOD_STILL_S: Final = 0.25
-"""A loop that asks nothing for this long has stood still, as after a trip [s]."""
 CHECK_S: Final = 0.01
 """A script is checked at this spacing [s]; a joint moves 1° at most between."""
 MARGIN_RAD: Final = 0.03
@@ -80,11 +78,7 @@ class MotionLeader:
             UnusableInputError: nothing of the script fits.
             DeviceError: the follower doesn't say where it is.
         """
-        q = np.array(self._start(), dtype=np.float64)
-        if q.shape != self._q_rad.shape or not np.isfinite(q).all():
-            raise DeviceError(
-                f"The follower reports {q.tolist()} as joint positions. Check its bus."
-            )
+        q = reported_pose(self._start, len(self._q_rad))
         self._script, self._next = self._built(q), None
         self._q_rad, self._began_s, self._last_s = q, math.nan, math.nan
         self.interrupted = False

@@ -13,12 +13,14 @@ that are swapped, or the wrong id. So here it is an error that says which arm's 
 import contextlib
 import re
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
+from dynamixel_sdk import PortHandler
 from lerobot.motors import MotorNormMode
 from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
@@ -47,7 +49,7 @@ from gaploop.teleop.servos.calibration import (
     usual_folder,
 )
 from gaploop.teleop.servos.exchange import BusLine, run
-from gaploop.teleop.servos.port import PollPortHandler, SerialPort
+from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, RAD_PER_TICK, Protocol
 from gaploop.teleop.servos.survey import (
     ECHO,
@@ -189,6 +191,70 @@ def joined(parts: Sequence[JointUnits], prefixes: Sequence[str]) -> JointUnits:
     }
     names = tuple(p + n for p, part in zip(prefixes, parts, strict=True) for n in part.names)
     return JointUnits(names=names, **fields)
+
+
+TIMEOUT_MARGIN_MS: Final = 500.0
+"""How long a servo may take beyond the bytes' own time [ms]. LeRobot gives 50 ms and asks once,
+which a busy machine misses (stalls of 380 ms were measured on one); set-up waits for this long only
+where nobody answers."""
+
+
+# ruff: noqa: N802  (the SDKs' names)
+class PollPortHandler(PortHandler):  # type: ignore[misc]
+    """Stands where dynamixel_sdk's and scservo_sdk's do; the open port is shared with the exchange.
+
+    Theirs ask for bytes as fast as they can until a reply is complete, so a set-up call costs as
+    much processor time as the servo takes to answer.
+    """
+
+    def __init__(self, port: SerialPort) -> None:
+        super().__init__(port.path)
+        self.port, self.baudrate = port, port.baud
+
+    def openPort(self) -> bool:
+        """Open the port, where it isn't."""
+        self.port.open()
+        self.port.discard()
+        self.is_open = True
+        return True
+
+    def closePort(self) -> None:
+        """Close the port."""
+        self.port.close()
+        self.is_open = False
+
+    def clearPort(self) -> None:
+        """Throw away what has come in: it answers no request that is about to be sent."""
+        self.port.discard()
+
+    def setBaudRate(self, baudrate: int) -> bool:
+        """Change the speed [bit/s]; say whether the driver takes it."""
+        try:
+            self.port.set_baud(baudrate)
+        except DeviceError:
+            return False
+        self.baudrate = baudrate
+        return True
+
+    def readPort(self, length: int) -> bytes:
+        """Return up to `length` bytes, waiting for the first as long as the packet may take."""
+        left_s = max(self.packet_timeout - self.getTimeSinceStart(), 0.0) / 1000.0
+        # Once the time is up the SDK still asks for what has come; and it decides when to stop.
+        return self.port.read(length) if length > 0 and self.port.wait(left_s) else b""
+
+    def writePort(self, packet: bytes | list[int]) -> int:
+        """Send a packet and return its length."""
+        self.port.write(bytes(packet))
+        return len(packet)
+
+    def setPacketTimeout(self, packet_length: int) -> None:
+        """Begin to wait for a packet of `packet_length` bytes."""
+        bytes_ms = self.port.byte_s * 1000.0 * (packet_length + 3)
+        self.setPacketTimeoutMillis(bytes_ms + TIMEOUT_MARGIN_MS)
+
+    def getCurrentTime(self) -> float:
+        """Return the monotonic time [ms]."""
+        return time.monotonic() * 1000.0
 
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
@@ -412,11 +478,11 @@ def _point_to(file: Path, device: Any, own: str) -> NoReturn:
             f"lerobot-calibrate {options(device)}"
         )
     if file.parent == device.calibration_dir:
-        kind = "robot" if own == "robots" else "teleop"
         raise DeviceError(
             f"The motors on {port} hold the calibration of {file.stem!r}, not of {device.id!r}. "
-            f"If the arms are swapped, swap the ports; if it is that arm, give --{kind}.id="
-            f"{file.stem}; if it is this arm, run: lerobot-calibrate {options(device)}"
+            "If the arms are swapped, swap the ports; if it is that arm, give "
+            f"--{session_name(device)}.id={file.stem}; if it is this arm, run: "
+            f"lerobot-calibrate {options(device)}"
         )
     to = wanted if not wanted.exists() else wanted.with_stem(f"{wanted.stem}_former")
     and_then = "" if to == wanted else f" and start it with the id {to.stem}"
@@ -516,7 +582,7 @@ def check_servos(bus: ServoBus, device: Any) -> None:
 
 def options(device: Any) -> str:
     """Return the options by which LeRobot's commands know this device."""
-    kind = "robot" if hasattr(device, "send_action") else "teleop"
+    kind = session_name(device)
     name = str(device.config.type).replace("so100", "so101")  # one class under two names
     text = f"--{kind}.type={name} --{kind}.port={device.bus.port}"
     return f"{text} --{kind}.id={device.id}" if device.id else text

@@ -302,15 +302,15 @@ class GenericFollower:
                 n for n, q in zip(self.joint_names, start, strict=True) if not np.isfinite(q)
             ]
             raise DeviceError(f"{device.name} doesn't report where {', '.join(lacking)} is.")
-        limits = np.stack([start - WINDOW_RAD, start + WINDOW_RAD], axis=1)
-        for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
-            most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
-            limits[k] = -most, most
         is_lekiwi = self.joint_names[: self._n_arm] == LEKIWI_JOINTS
         given = (_lekiwi_limits_rad() if is_lekiwi else {}) | dict(station.joint_limits_rad)
-        for k, name in enumerate(self.joint_names):
-            if name in given:
-                limits[k] = given[name]
+        near = zip(self.joint_names, start.tolist(), strict=True)
+        ends = {name: (q - WINDOW_RAD, q + WINDOW_RAD) for name, q in near}
+        for name in self.joint_names[self._n_arm :]:
+            most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
+            ends[name] = -most, most
+        ends |= {name: given[name] for name in self.joint_names if name in given}
+        self.joint_limits_rad: FloatArray = np.array([*ends.values()], dtype=np.float64)
         free = [name for name in self.joint_names[: self._n_arm] if name not in given]
         if free:
             log.warning(
@@ -320,7 +320,6 @@ class GenericFollower:
                 ", ".join(free),
                 math.degrees(WINDOW_RAD),
             )
-        self.joint_limits_rad = limits
 
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far: kind to count; what fails in a row counts once."""

@@ -240,7 +240,7 @@ def _connected(device: Any, identities: Identities | None = None) -> Iterator[No
         except LEROBOT_FAULTS as error:
             raise DeviceError(f"{device.name} can't be connected: {first_line(error)}") from error
         if uncalibrated:
-            kind = "robot" if hasattr(device, "send_action") else "teleop"
+            kind = session_name(device)
             raise DeviceError(
                 f"The {device.name} isn't calibrated. Run: lerobot-calibrate --{kind}.type="
                 f"{device.config.type} --{kind}.id={device.id} and its other options."
@@ -345,20 +345,18 @@ def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:
 
 
 def _supply_v(arms: ServoArms) -> float:
-    _, states = arms.group.take(arms.buses)
-    volts = np.concatenate([state.voltage_v for state in states])
+    volts = arms.state(*arms.group.take(arms.buses)).voltage_v
     known = volts[np.isfinite(volts)].tolist()
     return statistics.median(known) if known else math.nan
 
 
 def camera_configs(robot_config: Any) -> dict[str, Any]:
     """Return the cameras of a robot config, those of its arms prefixed as LeRobot does it."""
-    found: dict[str, Any] = dict(getattr(robot_config, "cameras", None) or {})
-    for side in ("left", "right"):
-        arm = getattr(robot_config, f"{side}_arm_config", None)
-        own: Mapping[str, Any] = getattr(arm, "cameras", None) or {}
-        found |= {f"{side}_{name}": config for name, config in own.items()}
-    return found
+    return {
+        prefix.removesuffix("arm_config.") + name: config
+        for prefix, part in _parts(robot_config)
+        for name, config in (getattr(part, "cameras", None) or {}).items()
+    }
 
 
 # -- cameras -----------------------------------------------------------------------------------
@@ -389,8 +387,6 @@ class LerobotCamera:
         self, name: str, camera: Any, clock: Clock, identities: Identities | None = None
     ) -> None:
         self.name = name
-        self.identity: Usb | None = None
-        """By what it is known again; None where nothing tells."""
         self._identities = identities or Identities()
         self.faults = 0
         self.fault = ""
@@ -507,9 +503,7 @@ class LerobotCamera:
 
     def _check_identity(self) -> None:
         """Raise DeviceError where the camera that has the name now isn't the one of before."""
-        found = camera_identity(self._camera)
-        self._identities.check_camera(self.name, found)
-        self.identity = found
+        self._identities.check_camera(self.name, camera_identity(self._camera))
 
     def _note(self, error: BaseException) -> None:
         self.faults += 1

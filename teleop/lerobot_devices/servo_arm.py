@@ -66,6 +66,8 @@ class ServoArms:
         self.arms = tuple(arms)
         self.group = group
         self.buses = [arm.bus for arm in arms]
+        self.ports = tuple(arm.port.path for arm in arms)
+        """Paths of the serial ports."""
         self.convert = joined([arm.units for arm in arms], [arm.prefix for arm in arms])
         self.joint_names = self.convert.names
         ends = itertools.accumulate((len(bus.ids) for bus in self.buses), initial=0)
@@ -80,27 +82,14 @@ class ServoArms:
         """Some motor was told to hold and hasn't confirmed since that it doesn't."""
         group.add(self.buses)
 
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """Paths of the serial ports."""
-        return tuple(arm.port.path for arm in self.arms)
-
-    def faults(self) -> dict[str, dict[str, int]]:
-        """Return what went wrong so far: for each joint, and for each port, counts by name."""
-        found: dict[str, dict[str, int]] = {}
-        for arm in self.arms:
-            for name, servo_id in zip(arm.units.names, arm.bus.ids, strict=True):
-                found[arm.prefix + name] = asdict(arm.bus.line.faults.of(servo_id))
-            counts = asdict(arm.bus.line.faults)
-            del counts["servos"]
-            found[arm.port.path] = counts
-        return found
-
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far on all buses together: kind to count."""
         total = Counter[str]()
-        for counts in self.faults().values():
-            total.update(counts)
+        for bus in self.buses:
+            counts = asdict(bus.line.faults)
+            servos = counts.pop("servos")
+            for one in (*(servos[servo_id] for servo_id in bus.ids), counts):
+                total.update(one)
         return {kind.replace("_", " "): count for kind, count in total.items()}
 
     def state(self, t_s: float, states: Sequence[BusState]) -> FollowerState:
@@ -134,8 +123,7 @@ class ServoArms:
     def torque_off(self, *, damped: bool = False) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
 
-        Args:
-            damped: let their motors brake what moves the joints, where they can.
+        With `damped` their motors brake what moves the joints, where they can.
 
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
@@ -183,6 +171,8 @@ class ServoFollower(ServoArms):
         super().__init__(device, arms, group)
         self.robot_type: str = device.name
         self.units = self.convert.label
+        self.damps = any(DAMPED[bus.protocol] for bus in self.buses)
+        """Whether its servos can brake a joint that they let go of."""
         units = self.convert
         self.joint_limits_rad: FloatArray = units.joint_limits_rad
         if (name := model_of(self.robot_type)) is not None:  # what the arm can reach, too
@@ -239,17 +229,8 @@ class ServoFollower(ServoArms):
         self.set_goals(ticks, if_holding=lambda: self._holding)
         self.group.ask_ahead()
 
-    @property
-    def damps(self) -> bool:
-        """Whether its servos can brake a joint that they let go of."""
-        return any(DAMPED[bus.protocol] for bus in self.buses)
-
     def release(self, joints: Collection[int], *, damped: bool = True) -> None:
-        """Take torque off some joints alone: the others hold on.
-
-        Args:
-            joints: which.
-            damped: let their motors brake, where they can.
+        """Take torque off some joints alone, `damped` where their motors can; the others hold on.
 
         Raises:
             DeviceError: names those that didn't confirm it.
@@ -318,18 +299,6 @@ class ServoFollower(ServoArms):
         return self.convert.ticks_to_rad(self.convert.units_to_ticks(np.asarray(values)))
 
 
-def _asked(
-    follower: Follower | OwnUnits, values: FloatArray, share: NDArray[np.bool_]
-) -> FloatArray:
-    """Return what values in LeRobot's units ask of a follower [rad].
-
-    A simulated arm's joints needn't reach as far as the leader's: those in `share` go by the ranges
-    of both.
-    """
-    asked, by_range = follower.from_units(values), getattr(follower, "from_ranges", None)
-    return asked if by_range is None else np.where(share, by_range(values), asked)
-
-
 class ServoLeader(ServoArms):
     """A leader made of one servo arm, or of a left and a right one. Implements `Leader`.
 
@@ -368,11 +337,17 @@ class ServoLeader(ServoArms):
         # Within its clamps the way through LeRobot's units is a straight line: found once.
         units = self.convert
         low, high = units.low_ticks[self.own_joints], units.high_ticks[self.own_joints]
-        share = ~units.degrees[self.own_joints] & (units.least[self.own_joints] < 0.0)
-        at_low, at_high = (
-            _asked(follower, units.ticks_to_units(ends)[self.own_joints], share)
-            for ends in (units.low_ticks, units.high_ticks)
-        )
+        ends = [
+            units.ticks_to_units(t)[self.own_joints] for t in (units.low_ticks, units.high_ticks)
+        ]
+        at_low, at_high = map(follower.from_units, ends)
+        # A simulated arm's joints needn't reach as far as the leader's: they go by both's ranges.
+        if (by_range := getattr(follower, "from_ranges", None)) is not None:
+            share = ~units.degrees[self.own_joints] & (units.least[self.own_joints] < 0.0)
+            at_low, at_high = (
+                np.where(share, by_range(end), at)
+                for end, at in zip(ends, (at_low, at_high), strict=True)
+            )
         self.slope_rad_per_tick: FloatArray = (at_high - at_low) / (high - low)
         """Follower angle for each of the leader's ticks [rad/tick], in the follower's order."""
         self._offset = at_low - self.slope_rad_per_tick * low
@@ -619,8 +594,7 @@ class AligningLeader:
     def __init__(self, leader: ServoLeader) -> None:
         self._leader = leader
         self.servo_joints, self.ports, self.done = leader.servo_joints, leader.ports, leader.done
-        self.faults, self.fault_counts = leader.faults, leader.fault_counts
-        self.base = leader.base
+        self.fault_counts, self.base = leader.fault_counts, leader.base
         self._goal: FloatArray | None = None
         self._last_s = 0.0
         self._here_rad: FloatArray | None = None

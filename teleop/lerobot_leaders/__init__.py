@@ -38,13 +38,10 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
         option = "--teleop.token"
         self._token = require_token(config.token or os.environ.get(TOKEN_VARIABLE, ""), option)
         self._host, self._port = parse_address(config.address, "--teleop.address")
+        self.where = f"{self._host}:{self._port}"
+        """Host and port of the machine with the leader."""
         self._link: LeaderLink | None = None
         self._made_s = 0.0
-
-    @property
-    def where(self) -> str:
-        """Host and port of the machine with the leader."""
-        return f"{self._host}:{self._port}"
 
     @property
     def action_features(self) -> dict[str, Any]:

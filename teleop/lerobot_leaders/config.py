@@ -1,6 +1,6 @@
 """Configuration of gaploop's own leaders, registered with LeRobot by name."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from lerobot.teleoperators.config import TeleoperatorConfig
 
@@ -39,7 +39,3 @@ class BrowserConfig(TeleoperatorConfig):  # type: ignore[misc]
 @dataclass(kw_only=True)
 class MotionConfig(MotionOptions, TeleoperatorConfig):  # type: ignore[misc]
     """A scripted motion. For gaploop's own commands."""
-
-    def options(self) -> MotionOptions:
-        """Return the script's own options."""
-        return MotionOptions(**{f.name: getattr(self, f.name) for f in fields(MotionOptions)})

@@ -169,10 +169,10 @@ class Ros2Robot(Robot):  # type: ignore[misc]
             return action
         self._sent_s = now_s
         positions = ((values - self._offset) / self._scale).tolist()
+        ros = _ros()
         if self._p.command_type == "position":
-            self._goals.publish(_ros().Float64MultiArray(data=positions))
+            self._goals.publish(ros.Float64MultiArray(data=positions))
         else:
-            ros = _ros()
             point = ros.JointTrajectoryPoint(positions=positions)
             point.time_from_start.sec = int(self._p.time_from_start_s)
             point.time_from_start.nanosec = int(self._p.time_from_start_s % 1 * 1e9)

@@ -116,12 +116,6 @@ class ServoBus:
         self._errors: dict[int, int] = {}
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
-        before, after = line.wire.AROUND
-        self._empty = bytes(before + self._span.size + after)
-        self._before, self._after = bytes(before), bytes(after)
-        self._last_kind: tuple[tuple[int, ...], bool] | None = None
-        self._last_request = Request(b"")
-        self._place_request: Request | None = None
         self._watched_s = -math.inf
         self._watches = 0
         self._as_held: dict[int, dict[str, int]] = {}
@@ -200,16 +194,11 @@ class ServoBus:
             order = (*heard, *lost[first:], *lost[:first])
         answers: dict[int, Reply] = {}
         if order:
-            at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
-            kind = (order, at_ease)
-            if self.line.owed:
-                self._last_kind, self._last_request = None, self.ask(self._span, order)
-            elif kind != self._last_kind:  # mostly it is the same as last turn
-                self._last_kind, self._last_request = kind, self.ask(self._span, order)
-                if at_ease:
-                    expected = self.line.wire.expected(self._span.size, order)
-                    self._last_request = replace(self._last_request, expected=expected)
-            answers = dict((yield self._last_request))
+            request = self.ask(self._span, order)
+            if self.is_well:
+                expected = self.line.wire.expected(self._span.size, order)
+                request = replace(request, expected=expected)
+            answers = dict((yield request))
             whole = self.line.whole
             state = None if whole is None else self.decoder.decode(whole)
             if whole is not None and state is not None:  # as nearly always
@@ -293,11 +282,9 @@ class ServoBus:
         """
         if not self.is_well:
             return None
-        if self._place_request is None:
-            register = self.register("Present_Position")
-            expected = self.line.wire.expected(register.size, self.ids)
-            self._place_request = replace(self.ask(register, self.ids), expected=expected)
-        yield self._place_request
+        register = self.register("Present_Position")
+        expected = self.line.wire.expected(register.size, self.ids)
+        yield replace(self.ask(register, self.ids), expected=expected)
         if self.line.whole is None:
             return None
         self.heard_s = [now_s] * len(self.ids)
@@ -370,11 +357,9 @@ class ServoBus:
     def _decoded(self, answers: Answers) -> BusState:
         """Return what servos answered; nothing but NaN and no error of those that didn't."""
         replies = [answers.get(i) for i in self.ids]
-        frames = [
-            self._before + reply.data + self._after if reply and reply.data else self._empty
-            for reply in replies
-        ]
-        state = self.decoder.decode(b"".join(frames))
+        nothing, (before, after) = bytes(self._span.size), map(bytes, self.line.wire.AROUND)
+        parts = (reply.data if reply and reply.data else nothing for reply in replies)
+        state = self.decoder.decode(b"".join(before + part + after for part in parts))
         if self.protocol is reg.Protocol.FEETECH:
             for k, reply in enumerate(replies):
                 if reply and reply.error:
@@ -388,10 +373,6 @@ class ServoBus:
             state.status[self.ids.index(servo_id)] |= bits
         for servo_id in self.rebooted:
             state.status[self.ids.index(servo_id)] |= REBOOTED
-        if len(answers) == len(self.ids) and all(reply.data for reply in answers.values()):
-            self.heard_s = [now_s] * len(self.ids)
-            self._last = state
-            return state
         missing = np.array([not ((reply := answers.get(i)) and reply.data) for i in self.ids])
         pairs = zip(missing, self.heard_s, strict=True)
         self.heard_s = [before_s if lacks else now_s for lacks, before_s in pairs]

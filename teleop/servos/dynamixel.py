@@ -3,6 +3,7 @@
 Source: ROBOTIS e-manual, "DYNAMIXEL Protocol 2.0" (emanual.robotis.com/docs/en/dxl/protocol2).
 """
 
+import functools
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
@@ -12,12 +13,11 @@ import fastcrc
 
 from gaploop.teleop.servos.frames import (
     BROADCAST_ID,
-    SLACK_BYTES,
     Expected,
     Frame,
     FrameParser,
     Reply,
-    all_heads,
+    expecting,
 )
 from gaploop.teleop.servos.frames import Instruction as Instruction
 
@@ -27,7 +27,6 @@ ALERT: Final = 0x80
 _STUFFED: Final = (b"\xff\xff\xfd", b"\xff\xff\xfd\xfd")
 AROUND: Final = (9, 2)
 """Bytes of a reply before its data, and after: header 4, id 1, length 2, 0x55, error 1; CRC 2."""
-_OVERHEAD: Final = 10  # header 4, id 1, length 2, instruction 1, CRC 2
 
 
 class ErrorCode(IntEnum):
@@ -43,9 +42,8 @@ class ErrorCode(IntEnum):
     ACCESS = 7
 
 
-def crc16(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-16 (polynomial 0x8005, most significant bit first)."""
-    return fastcrc.crc16.umts(data)
+crc16 = fastcrc.crc16.umts
+"""The CRC-16 of some bytes (polynomial 0x8005, most significant bit first)."""
 
 
 def frame(servo_id: int, instruction: int, params: bytes = b"") -> bytes:
@@ -92,31 +90,27 @@ def _span(address: int, size: int) -> bytes:
     return address.to_bytes(2, "little") + size.to_bytes(2, "little")
 
 
-def expected(size: int, ids: Iterable[int]) -> Expected:
+@functools.lru_cache
+def expected(size: int, ids: tuple[int, ...]) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
     length = size + 4
     tail = bytes((length & 0xFF, length >> 8, Instruction.STATUS, 0))
     heads = [HEADER + bytes((servo_id,)) + tail for servo_id in ids]
-    step = _OVERHEAD + 1 + size
-    as_well = all_heads(heads, step)
+    step = sum(AROUND) + size
     crcs = struct.Struct("<" + f"{step - 2}xH" * len(heads))
-    ends, crc_of = range(step - 2, step * len(heads), step), fastcrc.crc16.umts
+    ends = range(step - 2, step * len(heads), step)
 
-    def is_all_of(received: bytes) -> bool:
-        found = [crc_of(received[end - step + 2 : end]) for end in ends]
-        return tuple(found) == crcs.unpack(received) and as_well(received)
+    def sums_hold(received: bytes) -> bool:
+        found = [crc16(received[end - step + 2 : end]) for end in ends]
+        return tuple(found) == crcs.unpack(received)
 
-    return Expected(step * len(heads), is_all_of)
+    return expecting(heads, step, sums_hold)
 
 
-class DynamixelParser(FrameParser):
+class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
-    def expect(self, size: int, count: int) -> int:
-        """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
-        one = _OVERHEAD + 1 + size
-        self.max_frame_bytes = one + one // 3 + SLACK_BYTES  # stuffing adds a third at most
-        return count * one
+    OVERHEAD, STUFFED = sum(AROUND), True
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer
@@ -147,12 +141,8 @@ class DynamixelParser(FrameParser):
         params = bytes(buffer[8 : total - 2])
         if _STUFFED[1] in params:
             params = params.replace(_STUFFED[1], _STUFFED[0])
-        self._accept(total)
+        del buffer[:total]
         return [Frame(servo_id, code, params)]
-
-
-Parser = DynamixelParser
-"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

@@ -220,8 +220,6 @@ class BusLine:
                 self.whole = data
         if self.whole is None:
             self._take(self.parser.feed(data))
-        else:
-            self.parser.accept(len(data))
         if self.is_timed and self.complete:  # so that waiting fits the adapter
             took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
             self.reply_s += 0.05 * (took_s - self.reply_s)
@@ -329,8 +327,7 @@ def send_ahead(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> None:
 def run(scripts: Sequence[tuple[BusLine, Script[Any]]], *, is_sent: bool = False) -> list[Any]:
     """Run one script on each bus, all at once, and return their results in order.
 
-    Args:
-        is_sent: their first requests were sent by `send_ahead`.
+    Where `is_sent`, `send_ahead` has sent their first requests.
     """
     results: list[Any] = [None] * len(scripts)
     active: dict[int, int] = {}

@@ -4,24 +4,23 @@ Source: Feetech, "Communication Protocol User Manual" (FT-SCS protocol) and the 
 SDK. A reply has its error byte where an instruction has its code.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Final
 
 from gaploop.teleop.servos.frames import (
     BROADCAST_ID,
-    SLACK_BYTES,
     Expected,
     Frame,
     FrameParser,
     Reply,
-    all_heads,
+    expecting,
 )
 from gaploop.teleop.servos.frames import Instruction as Instruction
 
 HEADER: Final = b"\xff\xff"
 AROUND: Final = (5, 1)
 """Bytes of a reply before its data, and after: header 2, id 1, length 1, error 1; checksum 1."""
-_OVERHEAD: Final = sum(AROUND)
 
 
 def checksum(body: bytes | bytearray | memoryview) -> int:
@@ -65,30 +64,25 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 
-def expected(size: int, ids: Iterable[int]) -> Expected:
+@functools.lru_cache
+def expected(size: int, ids: tuple[int, ...]) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
     heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
-    step = size + _OVERHEAD
-    as_well = all_heads(heads, step)
+    step = size + sum(AROUND)
     ends, whole = range(step, step * len(heads) + 1, step), [0xFF] * len(heads)
 
-    def is_all_of(received: bytes) -> bool:
+    def sums_hold(received: bytes) -> bool:
         # The checksum makes the sum of all but the header 0xFF.
         sums = [sum(received[end - step + 2 : end]) & 0xFF for end in ends]
-        return sums == whole and as_well(received)
+        return sums == whole
 
-    return Expected(step * len(heads), is_all_of)
+    return expecting(heads, step, sums_hold)
 
 
-class FeetechParser(FrameParser):
+class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
-    max_frame_bytes = 259
-
-    def expect(self, size: int, count: int) -> int:
-        """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
-        self.max_frame_bytes = _OVERHEAD + size + SLACK_BYTES
-        return count * (_OVERHEAD + size)
+    OVERHEAD, max_frame_bytes = sum(AROUND), 259
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer
@@ -113,12 +107,8 @@ class FeetechParser(FrameParser):
             self._reject(1)
             return []
         found = Frame(buffer[2], buffer[4], bytes(buffer[5 : total - 1]))
-        self._accept(total)
+        del buffer[:total]
         return [found]
-
-
-Parser = FeetechParser
-"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

@@ -61,27 +61,32 @@ class Expected(NamedTuple):
     is_all_of: Callable[[bytes], bool]
 
 
-def all_heads(heads: Sequence[bytes], step: int) -> Callable[[bytes], bool]:
-    """Return what says whether frames of `step` bytes begin with `heads`, in one comparison."""
+def expecting(heads: Sequence[bytes], step: int, sums_hold: Callable[[bytes], bool]) -> Expected:
+    """Return frames of `step` bytes that begin with `heads`, where `sums_hold` of all together."""
     mask = int.from_bytes(b"".join((b"\xff" * len(head)).ljust(step, b"\0") for head in heads))
     wanted = int.from_bytes(b"".join(head.ljust(step, b"\0") for head in heads))
-    return lambda received: int.from_bytes(received) & mask == wanted
+
+    def is_all_of(received: bytes) -> bool:
+        return sums_hold(received) and int.from_bytes(received) & mask == wanted
+
+    return Expected(step * len(heads), is_all_of)
 
 
 class FrameParser(abc.ABC):
     """Cuts a stream of bytes into frames.
 
     Attributes:
-        accepted_bytes: how many of them were part of a frame that was handed on.
-        rejected_bytes: how many weren't: noise, or part of a broken frame.
+        rejected_bytes: how many belonged to no frame: noise, or part of a broken one.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
     """
 
+    OVERHEAD: int
+    """Bytes of a reply that aren't data."""
+    STUFFED = False
+    """Bytes are stuffed, which makes a frame longer by a third at most."""
     max_frame_bytes = 1024
 
     def __init__(self) -> None:
-        self.received_bytes = 0
-        self.accepted_bytes = 0
         self.rejected_bytes = 0
         self.corrupt_ids: list[int] = []
         self._buffer = bytearray()
@@ -93,14 +98,8 @@ class FrameParser(abc.ABC):
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take bytes in and return the frames that are complete now."""
-        self.received_bytes += len(data)
         self._buffer += data
         return self._cut()
-
-    def accept(self, length: int) -> None:
-        """Count bytes that were recognised as whole replies without cutting them."""
-        self.received_bytes += length
-        self.accepted_bytes += length
 
     def flush(self) -> list[Frame]:
         """Nothing more is coming: return what can be saved and reject the rest."""
@@ -118,20 +117,18 @@ class FrameParser(abc.ABC):
                 return frames
             frames += frame
 
-    def _accept(self, length: int) -> None:
-        del self._buffer[:length]
-        self.accepted_bytes += length
-
     def _reject(self, length: int) -> None:
         del self._buffer[:length]
         self.rejected_bytes += length
 
-    @abc.abstractmethod
     def expect(self, size: int, count: int) -> int:
         """Get ready for `count` answers of `size` data bytes; return how many bytes they take.
 
         A frame may be a little longer than that and still be told from noise, not waited for.
         """
+        one = self.OVERHEAD + size
+        self.max_frame_bytes = one + (one // 3 if self.STUFFED else 0) + SLACK_BYTES
+        return count * one
 
     @abc.abstractmethod
     def _next(self) -> list[Frame] | None:

@@ -382,13 +382,9 @@ def read_vitals(
     if protocol is Protocol.FEETECH:  # a Dynamixel's byte says what was wrong with the request
         bits = (bits | error) & FEETECH_STATUS_BITS
     heat_c = table["Present_Temperature"].value_in(state, span.address)
-    return Vitals(bits, heat_c, read_supply_v(protocol, state), least_v, most_v)
-
-
-def read_supply_v(protocol: Protocol, data: bytes) -> float:
-    """Return the supply voltage [V] from `STATE_SPAN`'s bytes."""
-    name = "Present_Voltage" if protocol is Protocol.FEETECH else "Present_Input_Voltage"
-    return VOLTAGE_STEP_V * TABLES[protocol][name].value_in(data, STATE_SPAN[protocol].address)
+    supply = "Present_Voltage" if protocol is Protocol.FEETECH else "Present_Input_Voltage"
+    supply_v = VOLTAGE_STEP_V * table[supply].value_in(state, span.address)
+    return Vitals(bits, heat_c, supply_v, least_v, most_v)
 
 
 _DYNAMIXEL_BLOCK: Final = "hii8xHB"
@@ -414,12 +410,6 @@ class BusState(NamedTuple):
     def position_ticks(self) -> FloatArray:
         """Encoder positions as LeRobot reads them [ticks], shape (n_servos,)."""
         row: FloatArray = self.values[0]
-        return row
-
-    @property
-    def voltage_v(self) -> FloatArray:
-        """Supplies [V], shape (n_servos,)."""
-        row: FloatArray = self.values[5]
         return row
 
 

@@ -4,7 +4,6 @@ Pings tell a missing servo from two that share an id.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,9 @@ NO_ECHO: Final = (
 class ServoReply:
     """How one servo answered: no model where it didn't; `doubled` as if two have the id."""
 
-    id: int
     model_number: int | None
     firmware: str = ""
     doubled: bool = False
-    voltage_v: float = math.nan
 
 
 def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
@@ -118,28 +115,20 @@ def present(line: BusLine) -> list[int]:
 def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
     before, head = _noise(line, servo_id), b""
     for _ in range(TRIES):
-        (head,) = run([(line, _read(line, servo_id, registers.IDENTITY_SPAN, wait_s))])
+        head = run([(line, _reply(line, servo_id, registers.IDENTITY_SPAN, wait_s))])[0].data
         if head:
             break
     if not head and _noise(line, servo_id) == before:
-        return ServoReply(servo_id, None)
+        return ServoReply(None)
     # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
-    spoiled, state = 0, b""
+    spoiled = 0
     for _ in range(TRIES):
         before = _noise(line, servo_id)
-        (data,) = run([(line, _read(line, servo_id, registers.STATE_SPAN[line.protocol]))])
+        run([(line, _reply(line, servo_id, registers.STATE_SPAN[line.protocol]))])
         spoiled += _noise(line, servo_id) > before
-        state = data or state
     line.faults.servos.pop(NOBODY, None)
     number, firmware = registers.read_identity(line.protocol, head) if head else (None, "")
-    supply_v = registers.read_supply_v(line.protocol, state) if state else math.nan
-    return ServoReply(servo_id, number, firmware, spoiled > TRIES // 2 or not head, supply_v)
-
-
-def _read(
-    line: BusLine, servo_id: int, span: registers.ServoRegister, wait_s: float | None = None
-) -> Script[bytes]:
-    return (yield from _reply(line, servo_id, span, wait_s)).data
+    return ServoReply(number, firmware, spoiled > TRIES // 2 or not head)
 
 
 def _reply(
@@ -183,8 +172,7 @@ def ailments(
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield what keeps servos from being used, what to do, and their ids; the worst first.
 
-    Args:
-        named: what some servos are called, such as `servos 1 (shoulder_pan), 2 (shoulder_lift)`.
+    `named` says what some are called, such as `servos 1 (shoulder_pan), 2 (shoulder_lift)`.
     """
     high = [i for i, one in servos.items() if one.supply_v > one.most_v + _SLACK_V]
     low = [i for i, one in servos.items() if one.supply_v < one.least_v - _SLACK_V]

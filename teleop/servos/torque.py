@@ -42,8 +42,7 @@ def torque_off(
 ) -> Script[tuple[int, ...]]:
     """Take torque off all servos, or some; return the ids of those that didn't confirm it.
 
-    Args:
-        damped: let their motors brake, where they can.
+    With `damped` their motors brake, where they can.
     """
     started_s, wanted = time.monotonic(), DAMPED[bus.protocol] if damped else 0
     ids = bus.ids if ids is None else ids

@@ -262,7 +262,6 @@ drop: [gap.sent]
                     },
                 }
             },
-            "references": {"rest": {"at": "2026-01-01T00:00:00Z"}},
         }
     ),
     "canary.jsonl": """{"robot": "a", "episode": 0, "candidate": true, "success": true, "safety": false}

@@ -83,7 +83,7 @@ def _messages(folder: Path) -> object:
     for path in sorted(folder.iterdir()):
         if path.name == "PageTouch":
             text = path.read_bytes().decode(errors="replace")
-            read.append(decoded(text, browser.PageTouch, json=True))
+            read.append(decoded(text, browser.PageTouch))
             continue
         kind = getattr(remote, path.name, None) or getattr(remote_policy, path.name)
         read.append(message := decoded(path.read_bytes(), kind))

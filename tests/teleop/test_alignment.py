@@ -171,14 +171,14 @@ def test_while_it_is_blocked_for_good_a_turn_finds_no_points() -> None:
     leader = start + np.array([0.0, 1.1, 0.0, 0.0, 0.0, 0.0])
     safety, looked = filter_of("so101"), 0
     (guard,) = safety.guards
-    points_m = guard._points_of
+    points_m = guard._points_m
 
-    def counted(q: FloatArray) -> FloatArray:
+    def counted(q: list[float]) -> FloatArray:
         nonlocal looked
         looked += 1
         return points_m(q)
 
-    guard._points_of = counted
+    guard._points_m = counted
     safety.reset(start)
     q, turns = start, round(30.0 / PERIOD_S)
     tremble = np.random.default_rng(0).uniform(-0.002, 0.002, (turns, 6))

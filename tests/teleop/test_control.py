@@ -682,8 +682,9 @@ def test_who_tries_to_end_the_program_is_a_broken_device(
         RATES,
         clock=UnhurriedClock(),
         cameras=[camera],
-        on_frame=[end] if who is None else (),
     )
+    if who is None:
+        control._on_frame = (end,)
     with control:
         if where == "read":  # the first is the loop's own start
             arm.after = 3

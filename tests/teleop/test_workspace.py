@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,8 +126,13 @@ def planar(box: Workspace) -> SafetyFilter:
             [[math.cos(first) + math.cos(second), math.sin(first) + math.sin(second), 0.0]]
         )
 
-    guard = WorkspaceGuard(box, tip_m, range(2))
-    return SafetyFilter(LIMITS, np.array([[-3.0, 3.0]] * 2), PERIOD_S, (guard,))
+    arm: Any = SimpleNamespace(
+        points_m=tip_m, reach_m=[2.0, 1.0], joint_names=("one", "two"), point_names=("tip",)
+    )
+    guard = WorkspaceGuard(box, arm, range(2))
+    safety = SafetyFilter(LIMITS, np.array([[-3.0, 3.0]] * 2), PERIOD_S, (guard,))
+    safety._alignments = []  # it looks for no way round
+    return safety
 
 
 def test_the_step_towards_the_request_is_as_large_as_the_box_allows() -> None:
@@ -146,7 +153,14 @@ def test_knowing_the_reach_changes_nothing_but_how_often_the_points_are_found() 
             looks[knows] += 1
             return arm.points_m(q)
 
-        guard = WorkspaceGuard(box, points_m, range(6), arm.reach_m if knows else None)
+        counted: Any = SimpleNamespace(
+            points_m=points_m,
+            reach_m=arm.reach_m,
+            joint_names=arm.joint_names,
+            point_names=arm.point_names,
+        )
+        guard = WorkspaceGuard(box, counted, range(6))
+        guard._reach_m = list(arm.reach_m) if knows else [math.inf] * 6
         safety = SafetyFilter(LIMITS, arm.joint_limits_rad, PERIOD_S, (guard,))
         safety.reset(INSIDE)
         wave = INSIDE + 0.9 * np.sin(np.arange(600)[:, None] * 0.02 * np.arange(1, 7))

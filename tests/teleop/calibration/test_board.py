@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -120,10 +120,3 @@ def test_a_board_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         write_sheet(replace(CHARUCO, square_m=0.1, marker_m=0.07), tmp_path / "board.pdf")
     with pytest.raises(UnusableInputError, match=r"\.pdf"):
         write_sheet(CHARUCO, tmp_path / "board.docx")
-
-
-def test_boards_of_calibration_files_of_old_are_read() -> None:
-    old = {"kind": "charuco", **asdict(CHARUCO)}
-    assert Board.from_json(old) == CHARUCO
-    with pytest.raises(ValueError, match="chessboard"):
-        Board.from_json({**old, "kind": "chessboard"})

@@ -102,11 +102,10 @@ def test_it_lies_beside_the_station() -> None:
 def test_ages_are_in_days(tmp_path: Path) -> None:
     path = tmp_path / "lab.calibration.json"
     saved = save_part(path, ("arms", "follower", "latency"), {"latency_s": 0.02})
-    save_part(path, ("references", "rest"), {"q_rad": None})
     later = utc_ns() + round(40 * 86_400e9)
     ages = load_calibration(path).ages_days(later)
     assert ages["arms.follower.latency"] == pytest.approx(40, abs=0.01)
-    assert set(ages) == {"arms.follower.latency", "references.rest"}
+    assert set(ages) == {"arms.follower.latency"}
     assert saved.ages_days()["arms.follower.latency"] < 0.01
 
 

@@ -26,7 +26,6 @@ from gaploop.collect.lerobot_types import registries
 from gaploop.collect.preflight import Terminal
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
-from gaploop.core.messages import FloatArray
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
@@ -119,9 +118,7 @@ def test_an_arm_that_sags_as_it_begins_to_hold_is_waited_for() -> None:
     sags = iter([0.0, -0.03, -0.05, -0.05, 9.0])
 
     class Sagging(OneJoint):
-        @property
-        def position_rad(self) -> FloatArray:
-            return np.array([next(sags)])
+        position_rad = property(lambda _self: np.array([next(sags)]), lambda _self, _q_rad: None)
 
     control: Any = SimpleNamespace(alive=True)
     leader = Sagging(np.zeros(1), np.array([[-0.01, 0.01]]))  # without room to move

@@ -249,7 +249,7 @@ def test_registers_stay_in_their_ranges_whatever_is_written(
         servo.write(address, data)
         servo.control(0.005)
         servo.refresh()
-    for register in servo.memory.table.by_name.values():
+    for register in servo.memory.registers.values():
         if register.low <= register.high:
             assert register.low <= servo.memory[register.name] <= register.high, register.name
 
@@ -261,9 +261,9 @@ def test_frames_of_other_servos_are_not_instructions(bench: Bench) -> None:
 
 def test_every_table_has_its_registers_once() -> None:
     for servo in Bench().servos.values():
-        spans = sorted((r.address, r.end) for r in servo.memory.table.by_name.values())
+        spans = sorted((r.address, r.end) for r in servo.memory.registers.values())
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-        assert spans[-1][1] <= servo.memory.table.size
+        assert spans[-1][1] <= len(servo.memory.bytes)
 
 
 def test_a_frame_is_what_the_parser_makes_of_it() -> None:

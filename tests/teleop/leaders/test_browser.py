@@ -59,12 +59,12 @@ class Phone:
     def run(self) -> None:
         try:
             while True:
-                asked = link.hear(self.connection, PageQuestion, json=True)
+                asked = link.hear(self.connection, PageQuestion)
                 assert asked is not None
                 self.trip, self.questions = asked.trip, self.questions + 1
                 if self.answers:
                     touch = msgspec.structs.replace(self.pressed, number=asked.number)
-                    link.say(self.connection, touch, json=True)
+                    link.say(self.connection, touch)
         except LostError as error:
             self.closed = str(error)
 
@@ -225,7 +225,7 @@ def test_answers_to_old_questions_move_nothing(desk: Desk) -> None:
     desk.phone.answers = False
     replayed = msgspec.structs.replace(UP, held=True, number=0)
     for _ in range(3):
-        link.say(desk.phone.connection, replayed, json=True)
+        link.say(desk.phone.connection, replayed)
     before = desk.phone.questions
     until(lambda: desk.phone.questions > before + 3)
     assert not desk.page.latest().intent.held

@@ -211,7 +211,7 @@ def test_camera_0_that_is_another_one_now_is_refused(
     now = Usb("046d:0825", "A", "1-2")
     monkeypatch.setattr(cameras_module, "camera_identity", lambda _: now)
     (camera,) = make_cameras(robot, ManualClock(), seen)
-    assert camera.identity == now
+    assert seen.cameras == {"top": now}
     device: FakeCamera = camera._camera
     now = Usb("046d:0825", "B", "1-2")  # replugged: the thread connects it again by itself
     monkeypatch.setattr(cameras_module, "AGAIN_S", 0.01)

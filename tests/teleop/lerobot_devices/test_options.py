@@ -131,7 +131,7 @@ def evidence(kind: str, folder: Path, buses: dict[str, EmulatedBus], name: str =
             link: [
                 (servo.id, r.name, servo.memory[r.name])
                 for servo in bus.all_servos
-                for r in servo.memory.table.by_name.values()
+                for r in servo.memory.registers.values()
                 if r.writable
             ]
             for link, bus in buses.items()

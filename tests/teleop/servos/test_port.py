@@ -17,7 +17,8 @@ import scservo_sdk
 from fake_servos import FakeServos
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.servos.port import PollPortHandler, SerialPort, open_error, port_holder
+from gaploop.teleop.lerobot_devices.arm import PollPortHandler
+from gaploop.teleop.servos.port import SerialPort, open_error, port_holder
 from gaploop.teleop.servos.registers import Protocol
 
 HOLDER = (
@@ -109,7 +110,7 @@ def test_the_sdks_wait_for_a_slow_servo_without_spinning(
     protocol: Protocol, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their own handler asks for bytes all the time that a servo takes to answer."""
-    monkeypatch.setattr("gaploop.teleop.servos.port.TIMEOUT_MARGIN_MS", 120_000.0)
+    monkeypatch.setattr("gaploop.teleop.lerobot_devices.arm.TIMEOUT_MARGIN_MS", 120_000.0)
     feetech = protocol is Protocol.FEETECH
     with FakeServos(protocol, {1: "sts3215" if feetech else "xl330-m288"}) as fake:
         fake.put(1, "Present_Temperature", 42)
