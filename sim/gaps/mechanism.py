@@ -63,6 +63,10 @@ class Parameter:
         nominal: value in the nominal cell; a usual one where it only says how or where.
         relative_to: what a gap's value grows with in another scene than the cell: its "object",
             "camera" (distance), "period" or "scene"; "" for nothing.
+        full: what severity 1 adds to it; None where no severity draws it.
+        factor: what severity 1 multiplies it by, instead.
+        either_way: in one of two opposite directions.
+        is_exact: stations of equal severity have the same.
     """
 
     name: str
@@ -71,6 +75,18 @@ class Parameter:
     high: float
     nominal: float = 0.0
     relative_to: str = ""
+    full: float | None = None
+    factor: float | None = None
+    either_way: bool = False
+    is_exact: bool = False
+
+    def drawn(self, rng: Rng, severity: float) -> float:
+        """Return a value for a severity in (0, 1]."""
+        full = (self.full or 0.0) * (sign(rng) if self.either_way else 1.0)
+        more = 1.0 if self.is_exact else spread(rng)
+        if self.factor is not None:
+            return self.nominal * self.factor ** (severity * more)
+        return self.nominal + full * severity * more
 
 
 class Mechanism(ABC):
@@ -100,7 +116,10 @@ class Mechanism(ABC):
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         """Return values for a severity in (0, 1]; direction and spread come from `rng`."""
-        raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
+        drawn = [p for p in self.parameters if p.full is not None or p.factor is not None]
+        if not drawn:
+            raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
+        return {p.name: p.drawn(rng, severity) for p in drawn}
 
     @abstractmethod
     def apply(self, p: Values, on: Appliers) -> None:
@@ -183,11 +202,16 @@ class ModelApplier:
         edits: bodies to add before the model is compiled.
         library: what the numbers of looks stand for.
         criterion: what counts as success, a `predicates.Criterion`.
+        motors: returns the servos of a model but the gripper's: actuator, degree of freedom, and
+            how much stronger than the SO-101's it is, by which a torque grows.
+        goal_joints: returns the joint that each goal of a servo is for, in order, "" of a gripper.
+        grippers: returns the actuators of a model that close the grippers.
+        surface: returns the geoms of a model's table, room, object or target, [] without such.
+        middle_m: returns about where the object lies [m], shape (3,): what lamps are aimed at.
+        cameras: returns the cameras of a model that a policy sees by.
     """
 
     lacks: ClassVar[str] = "only the embedded cell has that"
-    criterion: Any
-    camera_delay_s: float
 
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
@@ -231,37 +255,6 @@ class ModelApplier:
         """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
             change(model)
-
-    def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
-        """Return the servos but the gripper's: actuator, degree of freedom, relative strength.
-
-        The last is how much stronger it is than the SO-101's: by that a torque grows.
-        """
-        del model
-        raise UnavailableError(self.lacks)
-
-    def goal_joints(self) -> list[str]:
-        """Return the joint that each goal of a servo is for, in order; "" of a gripper's."""
-        raise UnavailableError(self.lacks)
-
-    def grippers(self, model: mujoco.MjModel) -> Sequence[int]:
-        """Return the actuators that close the grippers."""
-        del model
-        raise UnavailableError(self.lacks)
-
-    def surface(self, model: mujoco.MjModel, role: str) -> Sequence[int]:
-        """Return the geoms of a table, room, object or target; none where there is no such."""
-        del model, role
-        raise UnavailableError(self.lacks)
-
-    def middle_m(self) -> Vector:
-        """Return about where the object lies [m], shape (3,): what lamps are aimed at."""
-        raise UnavailableError(self.lacks)
-
-    def cameras(self, model: mujoco.MjModel) -> Sequence[int]:
-        """Return the cameras that a policy sees by."""
-        del model
-        raise UnavailableError(self.lacks)
 
     def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
         """Change each of `motors`; `change` gets the model and what `motors` says of one."""

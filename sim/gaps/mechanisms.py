@@ -50,12 +50,9 @@ type Picture = NDArray[np.floating]
 class _Slippery(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slippery"
     at_full = "finger friction / 250"
-    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
-        # lower than that of any real pad; the factor stands for poor pads on a heavier object.
-        return {"friction_factor": 0.004 ** (severity * spread(rng))}
+    # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
+    # lower than that of any real pad; the factor stands for poor pads on a heavier object.
+    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0, factor=0.004),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.change
@@ -89,10 +86,7 @@ class _Soft(Mechanism):
 class _Sticky(Mechanism):
     dimension, name, held_out = G.CONTACT_DYNAMICS, "sticky", True
     at_full = "finger pads hold on with 4 N"
-    parameters = (Parameter("adhesion_n", "N", 0.0, 20.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"adhesion_n": 4.0 * severity * spread(rng)}
+    parameters = (Parameter("adhesion_n", "N", 0.0, 20.0, full=4.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.edit
@@ -157,10 +151,7 @@ class _ColourCast(Mechanism):
 class _Blur(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "blur"
     at_full = "defocus, sigma 5.5 % of image width"
-    parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"defocus_fraction": 0.055 * severity * spread(rng)}
+    parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3, full=0.055),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.images.at(ImageStage.FOCUS)
@@ -173,15 +164,9 @@ class _Lens(Mechanism):
     dimension, name, held_out = G.VISUAL_DOMAIN, "lens", True
     at_full = "corners 75 % darker, 45 % distortion"
     parameters = (
-        Parameter("vignette", "1", 0.0, 1.0),
-        Parameter("distortion", "1", -1.0, 1.0),
+        Parameter("vignette", "1", 0.0, 1.0, full=0.75, is_exact=True),
+        Parameter("distortion", "1", -1.0, 1.0, full=0.45, either_way=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "vignette": 0.75 * severity,
-            "distortion": sign(rng) * 0.45 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.images.at(ImageStage.LENS)
@@ -206,16 +191,10 @@ class _EncoderDrift(Mechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_drift"
     at_full = "3 deg drift, 0.5 deg noise"
     parameters = (
-        Parameter("drift_rad", "rad", 0.0, 0.5),
-        Parameter("noise_rad", "rad", 0.0, 0.2),
+        Parameter("drift_rad", "rad", 0.0, 0.5, full=math.radians(3.0)),
+        Parameter("noise_rad", "rad", 0.0, 0.2, full=math.radians(0.5), is_exact=True),
         *(Parameter(f"{joint}.drift_rad", "rad", 0.0, 0.5) for joint in JOINTS),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "drift_rad": np.radians(3.0) * severity * spread(rng),
-            "noise_rad": np.radians(0.5) * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.noise_rad = math.hypot(on.sensors.noise_rad, p["noise_rad"])
@@ -294,10 +273,7 @@ class _CameraDelay(Mechanism):
     # fitted before there was such a gap.
     dimension, name, held_out = G.SENSOR_NOISE, "camera_delay", True
     at_full = "pictures 0.2 s late"
-    parameters = (Parameter("delay_s", "s", 0.0, 2.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"delay_s": 0.2 * severity * spread(rng)}
+    parameters = (Parameter("delay_s", "s", 0.0, 2.0, full=0.2),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.camera_delay_s += p["delay_s"]
@@ -306,10 +282,7 @@ class _CameraDelay(Mechanism):
 class _CoarseEncoder(Mechanism):
     dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
     at_full = "encoder steps of 3.2 deg"
-    parameters = (Parameter("step_rad", "rad", 0.0, 0.5),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"step_rad": np.radians(3.2) * severity * spread(rng)}
+    parameters = (Parameter("step_rad", "rad", 0.0, 0.5, full=math.radians(3.2)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.step_rad = p["step_rad"]
@@ -319,12 +292,9 @@ class _ForceDrift(Mechanism):
     dimension, name, held_out, by_name = G.SENSOR_NOISE, "force_drift", True, True
     at_full = "zeros of force sensors swing by 2 N, noise 0.3 N"
     parameters = (
-        Parameter("drift_n", "N", 0.0, 20.0),
-        Parameter("noise_n", "N", 0.0, 10.0),
+        Parameter("drift_n", "N", 0.0, 20.0, full=2.0),
+        Parameter("noise_n", "N", 0.0, 10.0, full=0.3, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"drift_n": 2.0 * severity * spread(rng), "noise_n": 0.3 * severity}
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.force_drift_n, on.sensors.force_noise_n = p["drift_n"], p["noise_n"]
@@ -351,15 +321,9 @@ class _Elongated(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "elongated"
     at_full = "85 % longer, 25 % wider"
     parameters = (
-        Parameter("length_factor", "1", 0.2, 4.0, 1.0),
-        Parameter("width_factor", "1", 0.2, 4.0, 1.0),
+        Parameter("length_factor", "1", 0.2, 4.0, 1.0, full=0.85),
+        Parameter("width_factor", "1", 0.2, 4.0, 1.0, full=0.25, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "length_factor": 1.0 + 0.85 * severity * spread(rng),
-            "width_factor": 1.0 + 0.25 * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(p["length_factor"], p["width_factor"])
@@ -369,17 +333,10 @@ class _Tall(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "tall"
     at_full = "220 % taller, 40 % off balance"
     parameters = (
-        Parameter("height_factor", "1", 0.2, 6.0, 1.0),
-        Parameter("com_x_fraction", "1", -1.0, 1.0),
-        Parameter("com_y_fraction", "1", -1.0, 1.0),
+        Parameter("height_factor", "1", 0.2, 6.0, 1.0, full=2.2),
+        Parameter("com_x_fraction", "1", -1.0, 1.0, full=0.4, either_way=True, is_exact=True),
+        Parameter("com_y_fraction", "1", -1.0, 1.0, full=0.4, either_way=True, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "height_factor": 1.0 + 2.2 * severity * spread(rng),
-            "com_x_fraction": sign(rng) * 0.4 * severity,
-            "com_y_fraction": sign(rng) * 0.4 * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(z=p["height_factor"])
@@ -569,10 +526,7 @@ class _TakeAway(Mechanism):
 class _Latency(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "latency"
     at_full = "0.26 s dead time"
-    parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"latency_s": 0.26 * severity * spread(rng)}
+    parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period", full=0.26),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.latency_s = p["latency_s"]
@@ -581,10 +535,7 @@ class _Latency(Mechanism):
 class _Backlash(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "backlash"
     at_full = "5 deg of play per joint"
-    parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"backlash_rad": np.radians(5.0) * severity * spread(rng)}
+    parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5, full=math.radians(5.0)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.play_rad = p["backlash_rad"]
@@ -594,15 +545,9 @@ class _Weak(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "weak"
     at_full = "servo gain / 67, 0.35 N m stiction"
     parameters = (
-        Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
-        Parameter("friction_nm", "N m", 0.0, 3.0),
+        Parameter("gain_factor", "1", 1e-3, 10.0, 1.0, factor=0.015),
+        Parameter("friction_nm", "N m", 0.0, 3.0, full=0.35),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "gain_factor": 0.015 ** (severity * spread(rng)),
-            "friction_nm": 0.35 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.change_servos
@@ -629,18 +574,11 @@ class _Heat(Mechanism):
     dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "heat", True, True
     at_full = "30 °C warmer over a session, 80 ms later"
     parameters = (
-        Parameter("rise_c", "°C", 0.0, 60.0),
+        Parameter("rise_c", "°C", 0.0, 60.0, full=30.0),
         Parameter("after_s", "s", 1.0, 1e5, 60.0),
-        Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),
-        Parameter("friction_nm", "N m", 0.0, 3.0),
+        Parameter("latency_s", "s", 0.0, 2.0, relative_to="period", full=0.08),
+        Parameter("friction_nm", "N m", 0.0, 3.0, full=0.02),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "rise_c": 30.0 * severity * spread(rng),
-            "latency_s": 0.08 * severity * spread(rng),
-            "friction_nm": 0.02 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.heat = Heat(**p)
@@ -746,16 +684,11 @@ class _ZeroOffset(Mechanism):
     dimension, name, held_out = G.SPATIAL_GEOMETRY, "zero_offset", True
     at_full = "joint zeros off by 2.5 to 5 deg"
     parameters = tuple(
-        Parameter(f"{joint}_rad", "rad", -0.5, 0.5)
-        for joint in ("pan", "lift", "elbow", "wrist", "roll")
-    )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        at_most_rad = np.radians([5.0, 2.5, 2.5, 3.0, 5.0])
-        return {
-            p.name: sign(rng) * most_rad * severity * spread(rng)
-            for p, most_rad in zip(self.parameters, at_most_rad, strict=True)
-        }
+        Parameter(f"{joint}_rad", "rad", -0.5, 0.5, full=math.radians(most_deg), either_way=True)
+        for joint, most_deg in (
+            ("pan", 5.0), ("lift", 2.5), ("elbow", 2.5), ("wrist", 3.0), ("roll", 5.0)
+        )
+    )  # fmt: skip
 
     def apply(self, p: Values, on: Appliers) -> None:
         if not any(on.sensors.zero_keys):
@@ -766,10 +699,7 @@ class _ZeroOffset(Mechanism):
 class _Tolerance(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "tolerance"
     at_full = "15 -> 2.1 mm"
-    parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"tolerance_factor": 0.14 ** (severity * spread(rng))}
+    parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0, factor=0.14),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         wanted = on.model.criterion
@@ -798,14 +728,12 @@ class _GoalOffset(Mechanism):
 class _Alignment(Mechanism):
     dimension, name, held_out = G.TASK_SPECIFICATION, "alignment", True
     at_full = "faces within 6 deg of the axes"
-    parameters = (Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"yaw_tolerance_rad": FULL_SQUARE_RAD * 0.13 ** (severity * spread(rng))}
+    parameters = (
+        Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD, factor=0.13),
+    )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        tolerance_rad = p["yaw_tolerance_rad"]
-        on.model.criterion = replace(on.model.criterion, yaw_tolerance_rad=tolerance_rad)
+        on.model.criterion = replace(on.model.criterion, **p)
 
 
 MECHANISMS: tuple[Mechanism, ...] = (
