@@ -15,19 +15,9 @@ from typing import Any, Final
 
 import yaml
 
+from gaploop.core import schema
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    number,
-    one_of,
-    pair,
-    ranged,
-    read_as,
-    read_with,
-)
 from gaploop.core.vocabulary import dimension
 
 SCHEMA: Final = "gaploop.twin.v1"
@@ -37,7 +27,7 @@ ANY_NUMBER: Final = {"range": (-math.inf, math.inf)}
 def _numbers(value: Any, where: str) -> tuple[float, ...]:
     if not isinstance(value, list):
         raise UnusableInputError(f"{where} must be a list of numbers, got {value!r}.")
-    return tuple(number(v, where, -math.inf, math.inf) for v in value)
+    return tuple(schema.number(v, where, -math.inf, math.inf) for v in value)
 
 
 @dataclass(frozen=True)
@@ -62,12 +52,12 @@ class TwinParameter:
     nominal: float = field(metadata=ANY_NUMBER)
     estimate: float = field(metadata=ANY_NUMBER)
     interval: tuple[float, float] = field(
-        metadata={"read": partial(pair, low=-math.inf, high=math.inf)}
+        metadata={"read": partial(schema.pair, low=-math.inf, high=math.inf)}
     )
     excited: bool = True
     source: str = "by hand"
     joint: str = ""
-    draws: tuple[float, ...] = read_with(_numbers, ())
+    draws: tuple[float, ...] = schema.read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -90,7 +80,7 @@ class TwinParameter:
 def _sources(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(value or [], list):
         raise UnusableInputError(f"{where} must be a list of mappings.")
-    return tuple(mapping(entry, where, "name: value") for entry in value or [])
+    return tuple(schema.mapping(entry, where, "name: value") for entry in value or [])
 
 
 @dataclass(frozen=True)
@@ -110,7 +100,7 @@ class Twin:
     station: str
     arm: str
     parameters: tuple[TwinParameter, ...]
-    made_from: tuple[Mapping[str, Any], ...] = read_with(_sources, ())
+    made_from: tuple[Mapping[str, Any], ...] = schema.read_with(_sources, ())
     fit: Mapping[str, Any] = field(default_factory=dict)
     world: Mapping[str, Any] = field(default_factory=dict)
 
@@ -184,10 +174,10 @@ def load_twin(path: Path) -> Twin:
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
-    value, where = load_yaml(path, "Twin"), str(path)
+    value, where = schema.load_yaml(path, "Twin"), str(path)
     if value.pop("schema", None) != SCHEMA:
         raise UnusableInputError(f"{where} is no {SCHEMA}. Make one with gaploop identify.")
-    twin = read_as(Twin, value, where)
+    twin = schema.read_as(Twin, value, where)
     for k, parameter in enumerate(twin.parameters, 1):
         place = f"{where}: parameter {k}"
         _check_name(parameter.name, place, 2)
@@ -239,9 +229,9 @@ class Range:
     low: float = field(metadata=ANY_NUMBER)
     high: float = field(metadata=ANY_NUMBER)
     unit: str
-    distribution: str = read_with(one_of(DISTRIBUTIONS, "distribution"), "uniform")
-    centre: float | None = ranged(None, -math.inf, math.inf)
-    values: tuple[float, ...] = read_with(_numbers, ())
+    distribution: str = schema.read_with(schema.one_of(DISTRIBUTIONS, "distribution"), "uniform")
+    centre: float | None = schema.ranged(None, -math.inf, math.inf)
+    values: tuple[float, ...] = schema.read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -316,18 +306,22 @@ def load_randomisation(path: Path) -> Randomisation:
     What isn't named stays as it is. Whether the cell has such a parameter is checked where values
     are drawn (`sim.randomise`).
     """
-    value, where = load_yaml(path, "Randomisation"), str(path)
+    value, where = schema.load_yaml(path, "Randomisation"), str(path)
     if value.get("schema") != RANGES:
         raise UnusableInputError(
             f"{where} is no {RANGES}. Print one to start from: gaploop record "
             "--robot.randomise=help"
         )
-    check_keys(value, ("schema", "strength", "ranges", *SETTINGS), where, ("ranges",))
-    rows = mapping(value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high")
+    schema.check_keys(value, ("schema", "strength", "ranges", *SETTINGS), where, ("ranges",))
+    rows = schema.mapping(
+        value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high"
+    )
     ranges = []
     for name, row in rows.items():
         place = f"{where}: {name}"
-        found = read_as(Range, {**mapping(row, place, "low, high, unit"), "name": str(name)}, place)
+        found = schema.read_as(
+            Range, {**schema.mapping(row, place, "low, high, unit"), "name": str(name)}, place
+        )
         _check_name(found.name, place, 2, 3)
         low, high, centre = found.low, found.high, found.centre
         if not low <= high or not math.isfinite(high - low):
@@ -340,9 +334,9 @@ def load_randomisation(path: Path) -> Randomisation:
         if found.distribution == "log_uniform" and low <= 0.0:
             raise UnusableInputError(f"{place}: log_uniform needs a low above 0, got {low:g}.")
         if centre is not None:
-            number(centre, f"{place}: centre", low, high)
+            schema.number(centre, f"{place}: centre", low, high)
         ranges.append(found)
-    strength = number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
+    strength = schema.number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
     settings = {str(key): value[key] for key in SETTINGS if key in value}
     return Randomisation(path.stem, tuple(ranges), strength, **read_settings(settings, where))
 
@@ -353,7 +347,7 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         UnusableInputError: an unknown setting, or a value that it can't have.
     """
-    check_keys(given, SETTINGS, where)
+    schema.check_keys(given, SETTINGS, where)
     found = dict[str, Any](folders={})
     for key, value in given.items():
         if key in FOLDERS:
@@ -361,9 +355,9 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             if not value or not folder.is_dir():
                 raise UnusableInputError(f"{where}: {key}={folder} is no folder. Name one.")
         elif key == "every":
-            found[key] = one_of(EVERY, "every")(value, where)
+            found[key] = schema.one_of(EVERY, "every")(value, where)
         else:
-            found[key] = one_of(("true", "false"), key)(str(value).lower(), where) == "true"
+            found[key] = schema.one_of(("true", "false"), key)(str(value).lower(), where) == "true"
     return found
 
 

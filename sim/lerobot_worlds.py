@@ -68,11 +68,7 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
         return self.kwargs
 
     def make(self) -> Made:
-        """Make one as it is.
-
-        Raises:
-            UnusableInputError: no such id, or the environment can't be made.
-        """
+        """Make one as it is; UnusableInputError: no such id, or the environment can't be made."""
         if not self.gym:
             raise UnusableInputError("Which environment? Name it: --env.gym=ID or package:ID.")
         package, colon, _ = self.gym.partition(":")

@@ -322,11 +322,7 @@ class Library:
         return part[number % len(part)]
 
     def texture(self, number: int, n: int) -> Texture:
-        """Return a look, shape (n, n, 3).
-
-        Raises:
-            UnusableInputError: a file can't be read as a picture.
-        """
+        """Return a look, shape (n, n, 3); UnusableInputError: a file can't be read as a picture."""
         file = self._file("textures", number)
         return _read(file, n) if file else procedural(self._category(PATTERNS, number), number, n)
 

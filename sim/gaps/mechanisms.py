@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.vocabulary import GapDimension as G
+from gaploop.sim import hand
 from gaploop.sim.gaps.mechanism import (
     JOINTS,
     OBJECT_HALF_M,
@@ -32,15 +33,6 @@ from gaploop.sim.gaps.mechanism import (
     person_side,
     sign,
     spread,
-)
-from gaploop.sim.hand import (
-    FINGER_REACH_M,
-    HOVER_HEIGHT_M,
-    PUSH_HEIGHT_M,
-    PUSH_SPEED_M_S,
-    SPEED_M_S,
-    HandVisits,
-    Knot,
 )
 from gaploop.sim.predicates import FULL_SQUARE_RAD
 
@@ -463,12 +455,15 @@ class _Nudge(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            contact = place - inward * (FINGER_REACH_M + 0.02)
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            contact = place - inward * (hand.FINGER_REACH_M + 0.02)
             end = contact + inward * (p["push_m"] + 0.005)
-            return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
+            return [
+                (contact, hand.SPEED_M_S, hand.PUSH_HEIGHT_M),
+                (end, hand.PUSH_SPEED_M_S, hand.PUSH_HEIGHT_M),
+            ]
 
-        on.model.hand = HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
 
 
 class _ReachIn(Mechanism):
@@ -477,7 +472,7 @@ class _ReachIn(Mechanism):
     parameters = (
         PERSON_SIDE,
         Parameter("stay_s", "s", 0.0, 20.0),
-        Parameter("hover_m", "m", 0.02, 0.4, HOVER_HEIGHT_M),
+        Parameter("hover_m", "m", 0.02, 0.4, hand.HOVER_HEIGHT_M),
         Parameter("start_s", "s", 0.0, 20.0),
     )
 
@@ -485,15 +480,15 @@ class _ReachIn(Mechanism):
         return {
             "side_rad": person_side(rng),
             "stay_s": 2.2 * severity * spread(rng),
-            "hover_m": HOVER_HEIGHT_M + 0.09 * (1.0 - severity),  # lower is more in the way
+            "hover_m": hand.HOVER_HEIGHT_M + 0.09 * (1.0 - severity),  # lower is more in the way
             "start_s": 0.25,
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            return [(place - inward * 0.01, SPEED_M_S, p["hover_m"])]
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            return [(place - inward * 0.01, hand.SPEED_M_S, p["hover_m"])]
 
-        on.model.hand = HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
 
 
 class _TakeAway(Mechanism):
@@ -508,19 +503,19 @@ class _TakeAway(Mechanism):
         return {"side_rad": person_side(rng), "carry_m": 0.14 * severity * spread(rng)}
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            grasp = place - inward * FINGER_REACH_M * 0.6
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            grasp = place - inward * hand.FINGER_REACH_M * 0.6
             aside = np.array([-inward[1], inward[0]])
             if (place + aside * 0.05) @ (place + aside * 0.05) > place @ place:
                 aside = -aside  # towards the arm, where it can still be reached
             end, low_m = grasp + aside * p["carry_m"], 0.016
             return [
-                (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low_m),
-                (end, PUSH_SPEED_M_S, low_m + 0.02), (end, SPEED_M_S, low_m),
-                (end, SPEED_M_S, HOVER_HEIGHT_M),
+                (grasp, hand.SPEED_M_S, hand.HOVER_HEIGHT_M), (grasp, hand.SPEED_M_S, low_m),
+                (end, hand.PUSH_SPEED_M_S, low_m + 0.02), (end, hand.SPEED_M_S, low_m),
+                (end, hand.SPEED_M_S, hand.HOVER_HEIGHT_M),
             ]  # fmt: skip
 
-        on.model.hand = HandVisits(p["side_rad"], knots, takes=True)
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, takes=True)
 
 
 class _Latency(Mechanism):
