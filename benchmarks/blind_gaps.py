@@ -8,7 +8,7 @@ afterwards how it does on a cause that it was not made for. They are drawn only 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mujoco
@@ -150,27 +150,22 @@ class _EncoderSpikes(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.sensors.faults[self.key] = _Spikes(p["spike_hz"], p["spike_rad"])
+        def spiking(rng: Rng, n_joints: int) -> Callable[[Vector, float], None]:
+            """False readings of single joints."""
+            count = int(HORIZON_S * p["spike_hz"])
+            start_s = np.cumsum(rng.exponential(1.0 / max(p["spike_hz"], 1e-9), count))
+            joint = rng.integers(0, n_joints - 1, count)
+            jumps = rng.choice([-1.0, 1.0], count) * rng.uniform(0.4, 1.0, count)
+            by_rad = p["spike_rad"] * jumps
+            end_s = start_s + rng.uniform(*SPIKE_S, count)
 
+            def add(offset_rad: Vector, t_s: float) -> None:
+                now = (start_s <= t_s) & (t_s < end_s)
+                np.add.at(offset_rad, joint[now], by_rad[now])
 
-class _Spikes:
-    """False readings of single joints."""
+            return add
 
-    def __init__(self, rate_hz: float, jump_rad: float) -> None:
-        self._rate_hz, self._jump_rad = rate_hz, jump_rad
-
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        count = int(HORIZON_S * self._rate_hz)
-        gaps_s = rng.exponential(1.0 / max(self._rate_hz, 1e-9), count)
-        self._start_s = np.cumsum(gaps_s)
-        self._joint = rng.integers(0, n_joints - 1, count)
-        jumps = rng.choice([-1.0, 1.0], count) * rng.uniform(0.4, 1.0, count)
-        self._by_rad = self._jump_rad * jumps
-        self._end_s = self._start_s + rng.uniform(*SPIKE_S, count)
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        now = (self._start_s <= t_s) & (t_s < self._end_s)
-        np.add.at(offset_rad, self._joint[now], self._by_rad[now])
+        on.sensors.faults[self.key] = spiking
 
 
 class _DeadRows(BlindMechanism):
@@ -365,27 +360,24 @@ class _DeafJoint(BlindMechanism):
                 pair.columns(side).start + side.arm.main_joints[int(p["deaf_joint"])]
                 for side in pair.arms
             ]
-            on.commands.faults[self.key] = _LoosePlug(joints, p["deaf_fraction"], p["deaf_s"])
+            heard_s = p["deaf_s"] * (1.0 / p["deaf_fraction"] - 1.0)
 
+            def missing(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+                """A joint that misses its goals, time and again; of a pair the same of both."""
+                deaf, until_s = bool(rng.random() < 0.5), 0.0
 
-class _LoosePlug:
-    """A joint that misses its goals, time and again; of a pair the same of both arms."""
+                def lose(t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+                    nonlocal deaf, until_s
+                    while t_s >= until_s:
+                        deaf = not deaf
+                        typical_s = p["deaf_s"] if deaf else heard_s
+                        until_s += typical_s * float(rng.uniform(0.5, 1.5))
+                    if deaf:
+                        goal_rad[joints] = before_rad[joints]
 
-    def __init__(self, joints: list[int], fraction: float, typical_s: float) -> None:
-        self._joints, self._deaf_s = joints, typical_s
-        self._heard_s = typical_s * (1.0 / fraction - 1.0)
+                return lose
 
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-        self._deaf, self._until_s = bool(rng.random() < 0.5), 0.0
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        while t_s >= self._until_s:
-            self._deaf = not self._deaf
-            typical_s = self._deaf_s if self._deaf else self._heard_s
-            self._until_s += typical_s * float(self._rng.uniform(0.5, 1.5))
-        if self._deaf:
-            goal_rad[self._joints] = before_rad[self._joints]
+            on.commands.faults[self.key] = missing
 
 
 class _BaseMoved(BlindMechanism):

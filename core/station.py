@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -103,10 +103,15 @@ class Workspace:
         return np.array([self.x, self.y, self.z]).T
 
 
-def _currency(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableInputError(f"{place} must be a name such as EUR, got {value!r}.")
-    return value
+def _filled(form: str) -> Callable[[Any, str], str]:
+    """Return a function that reads text that isn't empty, `form` in messages."""
+
+    def read(value: Any, place: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise UnusableInputError(f"{place} must be {form}, got {value!r}.")
+        return value
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class Costs:
     reset_s: float | None = schema.ranged(None, 0.0, 36_000.0)
     setup_s: float | None = schema.ranged(None, 0.0, 36_000.0)
     rate_per_hour: float | None = schema.ranged(None, 0.0, 1e6)
-    currency: str = schema.read_with(_currency, "EUR")
+    currency: str = schema.read_with(_filled("a name such as EUR"), "EUR")
 
 
 NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
@@ -205,14 +210,6 @@ def _safety(value: Any, place: str) -> SafetyLimits:
     return limits
 
 
-def _model(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableInputError(
-            f"{place} must be the name of an arm model or the path of an MJCF file, got {value!r}."
-        )
-    return value
-
-
 def _conditions(value: Any, place: str) -> dict[str, tuple[str, ...]]:
     given = schema.mapping(value, place, "condition: [name, …]")
     schema.check_keys(given, NAMED_CONDITIONS, place)
@@ -265,7 +262,9 @@ class Station:
     conditions: Mapping[str, tuple[str, ...]] = schema.read_with(_conditions, default_factory=dict)
     grid: tuple[int, int] = schema.read_with(_grid, (3, 3))
     safety: SafetyLimits = schema.read_with(_safety, SafetyLimits())
-    robot_model: str = schema.read_with(_model, "")
+    robot_model: str = schema.read_with(
+        _filled("the name of an arm model or the path of an MJCF file"), ""
+    )
     workspace: Workspace | None = schema.read_with(partial(schema.read_as, Workspace), None)
     joint_limits_rad: Mapping[str, Interval] = schema.read_with(_joint_limits, default_factory=dict)
     where: str = schema.not_in_file("the station")

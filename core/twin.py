@@ -271,28 +271,22 @@ class Randomisation:
 
 def as_yaml(randomisation: Randomisation) -> str:
     """Return the file that `load_randomisation` reads, for a person to edit."""
-    rows: dict[str, dict[str, Any]] = {}
-    for r in randomisation.ranges:
-        rows[r.name] = {"low": _short(r.low), "high": _short(r.high), "unit": r.unit}
-        if r.distribution != "uniform":
-            rows[r.name]["distribution"] = r.distribution
-        if r.centre is not None:
-            rows[r.name]["centre"] = _short(r.centre)
-        if r.values:
-            rows[r.name]["values"] = [_short(v) for v in r.values]
-    head: dict[str, Any] = {"schema": RANGES}
-    if randomisation.strength != 1.0:
-        head["strength"] = randomisation.strength
-    if randomisation.every != EVERY[0]:
-        head["every"] = randomisation.every
+    head = {"schema": RANGES, "strength": randomisation.strength, "every": randomisation.every}
     head |= {kind: str(folder) for kind, folder in randomisation.folders.items()}
-    if randomisation.held_out:
-        head["held_out"] = True
+    head["held_out"] = randomisation.held_out
+    usual = {"strength": 1.0, "every": EVERY[0], "held_out": False}
+    head = {key: value for key, value in head.items() if value != usual.get(key)}
     lines = [yaml.safe_dump(head, sort_keys=False), "ranges:\n"]
-    lines += [
-        f"  {name}: {yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)}"
-        for name, row in rows.items()
-    ]
+    for r in randomisation.ranges:
+        row: dict[str, Any] = {"low": _short(r.low), "high": _short(r.high), "unit": r.unit}
+        if r.distribution != "uniform":
+            row["distribution"] = r.distribution
+        if r.centre is not None:
+            row["centre"] = _short(r.centre)
+        if r.values:
+            row["values"] = [_short(v) for v in r.values]
+        said = yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)
+        lines.append(f"  {r.name}: {said}")
     return "".join(lines)
 
 

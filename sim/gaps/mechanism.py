@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import mujoco
 import numpy as np
@@ -26,6 +26,9 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.conditions import Lighting
 from gaploop.sim.hand import HandVisits
 from gaploop.sim.textures import Library
+
+if TYPE_CHECKING:
+    from gaploop.sim.gaps.readings import ReadingNoise
 
 type Rng = np.random.Generator
 type Vector = NDArray[np.float64]
@@ -376,14 +379,9 @@ def _places(height: int, width: int) -> tuple[Vector, Vector]:
     return x, y
 
 
-class GoalFault(Protocol):
-    """Loses goals on their way to the servos."""
-
-    def reset(self, rng: Rng) -> None:
-        """Draw what changes from take to take."""
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        """Change a goal [rad], shape (n_joints,), at `t_s` [s]; the servos have the one before."""
+type GoalFault = Callable[[Rng], Callable[[float, Vector, Vector], None]]
+"""Draws what changes from take to take, and returns what loses the take's goals: that changes a
+goal [rad], shape (n_joints,), in place, at a time [s]; the servos have the one before."""
 
 
 @dataclass(frozen=True)
@@ -447,8 +445,7 @@ class CommandPath:
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
         self._step_rad = np.zeros_like(q_rad)
-        for key, fault in self.faults.items():
-            fault.reset(stream(seed, key))
+        self._faults = [begin(stream(seed, key)) for key, begin in self.faults.items()]
 
     def push(self, t_s: float, q_rad: Vector) -> None:
         """Take note of a goal [rad], shape (n_joints,), given at `t_s` [s]."""
@@ -458,8 +455,8 @@ class CommandPath:
         """Set point [rad], shape (n_joints,), at `t_s` [s]; to be called once per physics step."""
         while self._pending and self._pending[0][0] <= t_s - self.latency_s + 1e-9:
             goal = self._pending.popleft()[1]
-            for fault in self.faults.values():
-                fault.pass_on(t_s, goal, self._goal)
+            for lose in self._faults:
+                lose(t_s, goal, self._goal)
             if self._ignores:
                 heard = np.abs(goal - self._goal) > self.dead_band_rad
                 goal = np.where(heard, goal, self._goal)
@@ -486,24 +483,9 @@ LEVER_M: Final = 0.05
 their sheets."""
 
 
-class ReadingFault(Protocol):
-    """Makes encoders read another angle than the true one."""
-
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        """Draw what changes from take to take."""
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
-
-
-class LoggedNoise(Protocol):
-    """Noise as a real arm's logs show it."""
-
-    def reset(self, rng: Rng) -> None:
-        """Draw what changes from take to take."""
-
-    def read(self, t_s: float, q_rad: Vector) -> Vector:
-        """Return what is read of angles [rad], shape (n_joints,), at `t_s` [s]."""
+type ReadingFault = Callable[[Rng, int], Callable[[Vector, float], None]]
+"""Draws what changes from take to take, for so many joints, and returns what encoders read beyond
+the true angles: that adds it to an offset [rad], shape (n_joints,), in place, at a time [s]."""
 
 
 class SensorPath:
@@ -529,7 +511,8 @@ class SensorPath:
         self.zero_rad: Vector = np.zeros(len(self.zero_keys))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
-        self.logged: LoggedNoise | None = None
+        self._faults: list[Callable[[Vector, float], None]] = []
+        self.logged: ReadingNoise | None = None
         self.force_drift_n = self.force_noise_n = 0.0
 
     def reset(self, seed: Sequence[int]) -> None:
@@ -539,8 +522,8 @@ class SensorPath:
         self.offsets_active = bool(self.zero_rad.any() or self.step_rad or self.faults)
         self._noise = stream(seed, "noise")
         self._held: Vector | None = None
-        for key, fault in self.faults.items():
-            fault.reset(stream(seed, key), len(self.zero_rad))
+        n_joints = len(self.zero_rad)
+        self._faults = [begin(stream(seed, key), n_joints) for key, begin in self.faults.items()]
         if self.logged:
             self.logged.reset(stream(seed, "logged"))
         self._outages: Vector = np.empty(0)  # times [s] at which the bus goes down, up, down, ...
@@ -566,8 +549,8 @@ class SensorPath:
         A servo controls its own reading, so the same offset moves the arm the other way.
         """
         offset = self.zero_rad.copy()
-        for fault in self.faults.values():
-            fault.add_to(offset, t_s)
+        for add in self._faults:
+            add(offset, t_s)
         if self.step_rad:
             read = q_rad + offset
             offset += np.round(read / self.step_rad) * self.step_rad - read

@@ -7,7 +7,7 @@ another mechanism changes.
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import cv2
@@ -194,21 +194,18 @@ class _EncoderDrift(Mechanism):
         if any(p[f"{joint}.drift_rad"] for joint in JOINTS):
             own = [p.get(f"{joint}.drift_rad", 0.0) for joint in on.model.goal_joints()]
             drift_rad = np.hypot(drift_rad, own)
-        on.sensors.faults[self.key] = _Drift(drift_rad)
 
+        def swinging(rng: Rng, n_joints: int) -> Callable[[Vector, float], None]:
+            """A slow swing of encoders' zeros, which comes and goes within a take."""
+            phase = rng.uniform(0.0, 2.0 * np.pi, n_joints)
+            hz = rng.uniform(0.15, 0.5, n_joints)
 
-class _Drift:
-    """A slow swing of encoders' zeros, which comes and goes within a take."""
+            def add(offset_rad: Vector, t_s: float) -> None:
+                offset_rad += drift_rad * np.sin(2.0 * np.pi * hz * t_s + phase)
 
-    def __init__(self, drift_rad: float | Vector) -> None:
-        self._drift_rad = drift_rad
+            return add
 
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        self._phase = rng.uniform(0.0, 2.0 * np.pi, n_joints)
-        self._hz = rng.uniform(0.15, 0.5, n_joints)
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        offset_rad += self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
+        on.sensors.faults[self.key] = swinging
 
 
 class _StaleReads(Mechanism):
@@ -612,31 +609,25 @@ class _LostGoals(Mechanism):
             lost += [(k, share, lasts_s) for k in mine]
             if not mine:
                 raise UnavailableError(f"no joint of its arm is called {joint}")
+        means_s = [(s * (1.0 / share - 1.0), s) for _, share, s in lost]
+
+        def losing(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+            """Joints that miss their goals for a time, time and again, whatever came before."""
+            deaf = [rng.random() < share for _, share, _ in lost]
+            until_s = [rng.exponential(s[now]) for s, now in zip(means_s, deaf, strict=True)]
+
+            def lose(t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+                for n, (k, *_) in enumerate(lost):
+                    while t_s >= until_s[n]:
+                        deaf[n] = not deaf[n]
+                        until_s[n] += rng.exponential(means_s[n][deaf[n]])
+                    if deaf[n]:
+                        goal_rad[k] = before_rad[k]
+
+            return lose
+
         if lost:
-            on.commands.faults[self.key] = _Losses(lost)
-
-
-class _Losses:
-    """Joints that miss their goals for a time, time and again, whatever came before."""
-
-    def __init__(self, lost: Sequence[tuple[int, float, float]]) -> None:
-        self._lost = [(k, share, (s * (1.0 / share - 1.0), s)) for k, share, s in lost]
-
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-        self._deaf = [rng.random() < share for _, share, _ in self._lost]
-        self._until_s = [
-            rng.exponential(mean_s[deaf])
-            for (*_, mean_s), deaf in zip(self._lost, self._deaf, strict=True)
-        ]
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        for n, (k, _, mean_s) in enumerate(self._lost):
-            while t_s >= self._until_s[n]:
-                self._deaf[n] = not self._deaf[n]
-                self._until_s[n] += self._rng.exponential(mean_s[self._deaf[n]])
-            if self._deaf[n]:
-                goal_rad[k] = before_rad[k]
+            on.commands.faults[self.key] = losing
 
 
 class _CameraPose(Mechanism):

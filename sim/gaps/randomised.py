@@ -5,7 +5,7 @@ They act like a gap's, by values, through `put_into`; no severity means anything
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -384,23 +384,18 @@ class _GripperDrive(Mechanism):
             model.actuator_biasprm[servos, 1] *= p["stiffness_factor"]
 
 
-class _GoalNoise:
-    def __init__(self, noise_rad: float) -> None:
-        self._noise_rad = noise_rad
-
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-
-    def pass_on(self, _t_s: float, goal_rad: Vector, _before_rad: Vector) -> None:
-        goal_rad += self._rng.normal(0.0, self._noise_rad, goal_rad.shape)
-
-
 class _ActionNoise(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "action_noise"
     parameters = (Parameter("noise_rad", "rad", 0.0, 0.2),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.commands.faults[self.key] = _GoalNoise(p["noise_rad"])
+        def jittering(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+            def jitter(_t_s: float, goal_rad: Vector, _before_rad: Vector) -> None:
+                goal_rad += rng.normal(0.0, p["noise_rad"], goal_rad.shape)
+
+            return jitter
+
+        on.commands.faults[self.key] = jittering
 
 
 class _CentreOfMass(Mechanism):
