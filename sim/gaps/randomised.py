@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim.conditions import BACKGROUNDS, Rgba, TableTop, table_texture
+from gaploop.sim.conditions import BACKGROUNDS, TableTop, table_texture
 from gaploop.sim.gaps.mechanism import (
     JOINTS,
     Appliers,
@@ -73,6 +73,16 @@ class _Lamps(Mechanism):
             )  # fmt: skip
 
 
+def _repainted(rgb: Vector, p: Values, of: str = "") -> tuple[float, float, float]:
+    """Return a colour, 0 to 1 each, with another hue, saturation and value."""
+    hue, saturation, value = colorsys.rgb_to_hsv(*rgb)
+    return colorsys.hsv_to_rgb(
+        (hue + p[f"{of}hue_deg"] / 360.0) % 1.0,
+        min(saturation * p[f"{of}saturation_factor"], 1.0),
+        min(value * p[f"{of}value_factor"], 1.0),
+    )
+
+
 class _TableTop(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "table_top"
     parameters = (
@@ -91,13 +101,7 @@ class _TableTop(Mechanism):
         tones = middle + p["contrast_factor"] * (tones - middle)
 
         def tone(rgb: Vector) -> tuple[int, int, int]:
-            hue, saturation, value = colorsys.rgb_to_hsv(*np.clip(rgb / 255.0, 0.0, 1.0))
-            turned = colorsys.hsv_to_rgb(
-                (hue + p["hue_deg"] / 360.0) % 1.0,
-                min(saturation * p["saturation_factor"], 1.0),
-                min(value * p["value_factor"], 1.0),
-            )
-            red, green, blue = (round(255.0 * v) for v in turned)
+            red, green, blue = (round(255.0 * v) for v in _repainted(np.clip(rgb / 255.0, 0, 1), p))
             return red, green, blue
 
         grain = kinds[min(int(p["grain"]), 3)] or top.grain
@@ -215,20 +219,12 @@ class _Colours(Mechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def turned(rgba: Vector, role: str) -> Rgba:
-            hue, saturation, value = colorsys.rgb_to_hsv(*rgba[:3])
-            red, green, blue = colorsys.hsv_to_rgb(
-                (hue + p[f"{role}_hue_deg"] / 360.0) % 1.0,
-                min(saturation * p[f"{role}_saturation_factor"], 1.0),
-                min(value * p[f"{role}_value_factor"], 1.0),
-            )
-            return red, green, blue, float(rgba[3])
-
         @on.model.change
         def paint(model: mujoco.MjModel) -> None:
             for role in SURFACES[2:]:
                 for geom in on.model.surface(model, role):
-                    model.geom_rgba[geom] = turned(_colour_of(model, geom), role)
+                    rgba = _colour_of(model, geom)
+                    model.geom_rgba[geom] = *_repainted(rgba[:3], p, f"{role}_"), rgba[3]
 
 
 class _Surfaces(Mechanism):
