@@ -64,7 +64,6 @@ class BlindMechanism(Mechanism):
 
 class _SlickTable(BlindMechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slick_table"
-    at_full = "table friction / 70"
     parameters = (Parameter("table_friction_factor", "1", 1e-3, 10.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -81,7 +80,6 @@ class _SlickTable(BlindMechanism):
 
 class _Glare(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "glare"
-    at_full = "a reflection of 8 cm radius"
     # In units of half the picture, about the middle of the workspace.
     parameters = (
         Parameter("glare_x", "1", -1.0, 1.0),
@@ -108,7 +106,6 @@ class _Glare(BlindMechanism):
 
 class _Banding(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "banding"
-    at_full = "lamp flicker: bands 97 % darker"
     parameters = (
         Parameter("band_depth", "1", 0.0, 1.0),
         Parameter("bands", "1", 0.1, 20.0, 1.75),
@@ -137,7 +134,6 @@ class _Banding(BlindMechanism):
 
 class _EncoderSpikes(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_spikes"
-    at_full = "4 jumps of 30 deg a second"
     parameters = (
         Parameter("spike_hz", "Hz", 0.0, 50.0),
         Parameter("spike_rad", "rad", 0.0, math.pi),
@@ -170,7 +166,6 @@ class _EncoderSpikes(BlindMechanism):
 
 class _DeadRows(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "dead_rows"
-    at_full = "a third of the picture's rows are dead"
     # In units of the picture's height.
     parameters = (
         Parameter("dead_period_fraction", "1", 0.01, 1.0, 0.09),
@@ -198,7 +193,6 @@ class _DeadRows(BlindMechanism):
 
 class _Flat(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "flat"
-    at_full = "a tile of 7.5 mm"
     parameters = (Parameter("height_factor", "1", 0.1, 6.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -210,7 +204,6 @@ class _Flat(BlindMechanism):
 
 class _LShaped(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "l_shaped"
-    at_full = "an L with a leg of 34 mm"
     parameters = (
         Parameter("leg_m", "m", 0.0, 0.1),
         Parameter("leg_side", "1", -1.0, 1.0, 1.0),
@@ -238,7 +231,6 @@ class _LShaped(BlindMechanism):
 
 class _Posts(BlindMechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "posts"
-    at_full = "two fixed posts of 16 cm"
     parameters = (
         Parameter("post_height_m", "m", 0.0, 0.5),
         Parameter("post_shift_m", "m", -0.05, 0.05),
@@ -271,7 +263,6 @@ class _Posts(BlindMechanism):
 
 class _CoverTarget(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "cover_target"
-    at_full = "a hand lies on the target for 4 s"
     parameters = (
         PERSON_SIDE,
         Parameter("cover_m", "m", -0.1, 0.2, -0.06),
@@ -296,7 +287,6 @@ class _CoverTarget(BlindMechanism):
 
 class _BumpArm(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "bump_arm"
-    at_full = "pushes the arm 16 cm aside, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("bump_m", "m", 0.0, 0.5),
@@ -325,7 +315,6 @@ class _BumpArm(BlindMechanism):
 
 class _TorqueLimit(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "torque_limit"
-    at_full = "torque limited to 0.4 N m"
     parameters = (Parameter("torque_factor", "1", 0.01, 5.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -339,7 +328,6 @@ class _TorqueLimit(BlindMechanism):
 
 class _DeafJoint(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "deaf_joint"
-    at_full = "a joint misses goals 75 % of the time"
     parameters = (
         Parameter("deaf_joint", "1", 0.0, 3.0),
         Parameter("deaf_fraction", "1", 0.0, 0.95),
@@ -356,10 +344,7 @@ class _DeafJoint(BlindMechanism):
     def apply(self, p: Values, on: Appliers) -> None:
         if p["deaf_fraction"]:
             pair = on.model.arm
-            joints = [
-                pair.columns(side).start + side.arm.main_joints[int(p["deaf_joint"])]
-                for side in pair.arms
-            ]
+            joints = [pair.columns(side).start + int(p["deaf_joint"]) for side in pair.arms]
             heard_s = p["deaf_s"] * (1.0 / p["deaf_fraction"] - 1.0)
 
             def missing(rng: Rng) -> Callable[[float, Vector, Vector], None]:
@@ -382,7 +367,6 @@ class _DeafJoint(BlindMechanism):
 
 class _BaseMoved(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "base_moved"
-    at_full = "base off by 14 mm, tilted by 2.2 deg"
     parameters = (
         Parameter("base_dx_m", "m", -0.3, 0.3),
         Parameter("base_dy_m", "m", -0.3, 0.3),
@@ -410,7 +394,6 @@ class _BaseMoved(BlindMechanism):
 
 class _BentGripper(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "bent_gripper"
-    at_full = "gripper bent by 9 deg"
     parameters = (
         Parameter("bend_x_rad", "rad", -1.0, 1.0),
         Parameter("bend_y_rad", "rad", -1.0, 1.0),
@@ -432,7 +415,6 @@ class _BentGripper(BlindMechanism):
 
 class _Deadline(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "deadline"
-    at_full = "done within 2.9 s"
     parameters = (Parameter("deadline_s", "s", 0.1, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -444,7 +426,6 @@ class _Deadline(BlindMechanism):
 
 class _KeepClear(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "keep_clear"
-    at_full = "tool 75 mm away at the end"
     parameters = (Parameter("clearance_m", "m", 0.0, 0.5),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

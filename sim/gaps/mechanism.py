@@ -97,7 +97,6 @@ class Mechanism(ABC):
 
     Attributes:
         name: short name, unique within the dimension.
-        at_full: what severity 1 means, with units.
         parameters: what it may change. With all of them nominal the cell is the nominal one.
         held_out: kept out of everything that is trained, for honest tests.
         blind: held out, and nobody who diagnoses was told of it.
@@ -106,7 +105,6 @@ class Mechanism(ABC):
 
     dimension: ClassVar[GapDimension]
     name: ClassVar[str]
-    at_full: ClassVar[str] = "no gap"
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False

@@ -1,8 +1,8 @@
-"""The gap mechanisms, each with what its severity means and how it acts.
+"""The gap mechanisms: what a severity draws of each, and how it acts.
 
-Severity 1 is a bad cell that one could meet, not a broken one; docs/diagnose/gaps.md has what it
-costs. To add one: write its class here and name it in `MECHANISMS`; nothing that is drawn for
-another mechanism changes.
+Severity 1 is a bad cell that one could meet, not a broken one; docs/diagnose/gaps.md has what it is
+in words and what it costs. To add one: write its class here and name it in `MECHANISMS`; nothing
+that is drawn for another mechanism changes.
 """
 
 import colorsys
@@ -41,7 +41,6 @@ type Picture = NDArray[np.floating]
 
 class _Slippery(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slippery"
-    at_full = "finger friction / 250"
     # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
     # lower than that of any real pad; the factor stands for poor pads on a heavier object.
     parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0, factor=0.004),)
@@ -54,7 +53,6 @@ class _Slippery(Mechanism):
 
 class _Soft(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "soft"
-    at_full = "contact time constant x3, creeping grip"
     parameters = (
         Parameter("time_constant_factor", "1", 0.2, 10.0, 1.0),
         Parameter("slip_creep", "1", 0.0, 1.0),
@@ -77,7 +75,6 @@ class _Soft(Mechanism):
 
 class _Sticky(Mechanism):
     dimension, name, held_out = G.CONTACT_DYNAMICS, "sticky", True
-    at_full = "finger pads hold on with 4 N"
     parameters = (Parameter("adhesion_n", "N", 0.0, 20.0, full=4.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -93,7 +90,6 @@ class _Sticky(Mechanism):
 
 class _Exposure(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "exposure"
-    at_full = "2.0 stops darker or 1.8 brighter"
     parameters = (
         Parameter("gain", "1", 0.02, 50.0, 1.0),
         Parameter("gamma", "1", 0.2, 5.0, 1.0),
@@ -113,7 +109,6 @@ class _Exposure(Mechanism):
 
 class _ColourCast(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "colour_cast"
-    at_full = "cast of 45 %, veil of 25 %"
     parameters = (
         Parameter("cast_hue_rad", "rad", -2.0 * math.pi, 2.0 * math.pi),
         Parameter("cast_strength", "1", 0.0, 2.0),
@@ -142,7 +137,6 @@ class _ColourCast(Mechanism):
 
 class _Blur(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "blur"
-    at_full = "defocus, sigma 5.5 % of image width"
     parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3, full=0.055),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -154,7 +148,6 @@ class _Blur(Mechanism):
 
 class _Lens(Mechanism):
     dimension, name, held_out = G.VISUAL_DOMAIN, "lens", True
-    at_full = "corners 75 % darker, 45 % distortion"
     parameters = (
         Parameter("vignette", "1", 0.0, 1.0, full=0.75, is_exact=True),
         Parameter("distortion", "1", -1.0, 1.0, full=0.45, either_way=True),
@@ -181,7 +174,6 @@ class _Lens(Mechanism):
 
 class _EncoderDrift(Mechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_drift"
-    at_full = "3 deg drift, 0.5 deg noise"
     parameters = (
         Parameter("drift_rad", "rad", 0.0, 0.5, full=math.radians(3.0)),
         Parameter("noise_rad", "rad", 0.0, 0.2, full=math.radians(0.5), is_exact=True),
@@ -210,7 +202,6 @@ class _EncoderDrift(Mechanism):
 
 class _StaleReads(Mechanism):
     dimension, name = G.SENSOR_NOISE, "stale_reads"
-    at_full = "bus down 80 % of the time, 0.6 s each"
     parameters = (
         Parameter("stale_fraction", "1", 0.0, 0.95),
         Parameter("burst_s", "s", 0.005, 10.0, 0.3, "period"),
@@ -228,7 +219,6 @@ class _StaleReads(Mechanism):
 
 class _TornFrames(Mechanism):
     dimension, name = G.SENSOR_NOISE, "torn_frames"
-    at_full = "70 % of pictures torn by 20 % of width"
     parameters = (
         Parameter("torn_fraction", "1", 0.0, 1.0),
         Parameter("tear_fraction", "1", 0.0, 0.5),
@@ -261,7 +251,6 @@ class _CameraDelay(Mechanism):
     # Exposure, USB, decoding: 30 to 100 ms in practice. Held out: what tells causes apart was
     # fitted before there was such a gap.
     dimension, name, held_out = G.SENSOR_NOISE, "camera_delay", True
-    at_full = "pictures 0.2 s late"
     parameters = (Parameter("delay_s", "s", 0.0, 2.0, full=0.2),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -270,7 +259,6 @@ class _CameraDelay(Mechanism):
 
 class _CoarseEncoder(Mechanism):
     dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
-    at_full = "encoder steps of 3.2 deg"
     parameters = (Parameter("step_rad", "rad", 0.0, 0.5, full=math.radians(3.2)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -279,7 +267,6 @@ class _CoarseEncoder(Mechanism):
 
 class _ForceDrift(Mechanism):
     dimension, name, held_out, by_name = G.SENSOR_NOISE, "force_drift", True, True
-    at_full = "zeros of force sensors swing by 2 N, noise 0.3 N"
     parameters = (
         Parameter("drift_n", "N", 0.0, 20.0, full=2.0),
         Parameter("noise_n", "N", 0.0, 10.0, full=0.3, is_exact=True),
@@ -291,7 +278,6 @@ class _ForceDrift(Mechanism):
 
 class _Size(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "size"
-    at_full = "70 % larger or half the size"
     parameters = (
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
         Parameter("density_factor", "1", 0.05, 100.0, 1.0),
@@ -308,7 +294,6 @@ class _Size(Mechanism):
 
 class _Elongated(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "elongated"
-    at_full = "85 % longer, 25 % wider"
     parameters = (
         Parameter("length_factor", "1", 0.2, 4.0, 1.0, full=0.85),
         Parameter("width_factor", "1", 0.2, 4.0, 1.0, full=0.25, is_exact=True),
@@ -320,7 +305,6 @@ class _Elongated(Mechanism):
 
 class _Tall(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "tall"
-    at_full = "220 % taller, 40 % off balance"
     parameters = (
         Parameter("height_factor", "1", 0.2, 6.0, 1.0, full=2.2),
         Parameter("com_x_fraction", "1", -1.0, 1.0, full=0.4, either_way=True, is_exact=True),
@@ -334,7 +318,6 @@ class _Tall(Mechanism):
 
 class _Round(Mechanism):
     dimension, name, held_out = G.OBJECT_PROPERTY, "round", True
-    at_full = "a cylinder, 65 % larger"
     parameters = (
         Parameter("cylinder", "1", 0.0, 1.0),
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
@@ -351,7 +334,6 @@ class _Round(Mechanism):
 
 class _Similar(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "similar"
-    at_full = "4 cubes of the same hue, 25 % larger"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("hue_deg", "deg", -180.0, 180.0),
@@ -378,7 +360,6 @@ class _Similar(Mechanism):
 
 class _Clutter(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "clutter"
-    at_full = "7 obstacles of 55 mm height"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("height_m", "m", 0.005, 0.2, 0.025),
@@ -400,7 +381,6 @@ class _Clutter(Mechanism):
 
 class _Occluder(Mechanism):
     dimension, name, held_out = G.ENVIRONMENTAL_COMPLEXITY, "occluder", True
-    at_full = "a lamp head of 52 mm radius in view"
     parameters = (
         Parameter("radius_m", "m", 0.0, 0.5, relative_to="camera"),
         Parameter("azimuth_rad", "rad", -math.pi, math.pi),
@@ -437,7 +417,6 @@ PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
 
 class _Nudge(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "nudge"
-    at_full = "pushes the object 65 mm, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("push_m", "m", 0.0, 0.3, relative_to="object"),
@@ -465,7 +444,6 @@ class _Nudge(Mechanism):
 
 class _ReachIn(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "reach_in"
-    at_full = "a hand over the object for 2.2 s"
     parameters = (
         PERSON_SIDE,
         Parameter("stay_s", "s", 0.0, 20.0),
@@ -490,7 +468,6 @@ class _ReachIn(Mechanism):
 
 class _TakeAway(Mechanism):
     dimension, name, held_out = G.HUMAN_BEHAVIOR, "take", True
-    at_full = "takes the object 14 cm away"
     parameters = (
         PERSON_SIDE,
         Parameter("carry_m", "m", 0.0, 0.5, relative_to="object"),
@@ -517,7 +494,6 @@ class _TakeAway(Mechanism):
 
 class _Latency(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "latency"
-    at_full = "0.26 s dead time"
     parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period", full=0.26),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -526,7 +502,6 @@ class _Latency(Mechanism):
 
 class _Backlash(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "backlash"
-    at_full = "5 deg of play per joint"
     parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5, full=math.radians(5.0)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -535,7 +510,6 @@ class _Backlash(Mechanism):
 
 class _Weak(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "weak"
-    at_full = "servo gain / 67, 0.35 N m stiction"
     parameters = (
         Parameter("gain_factor", "1", 1e-3, 10.0, 1.0, factor=0.015),
         Parameter("friction_nm", "N m", 0.0, 3.0, full=0.35),
@@ -551,7 +525,6 @@ class _Weak(Mechanism):
 
 class _Slow(Mechanism):
     dimension, name, held_out = G.ACTUATOR_RESPONSE, "slow", True
-    at_full = "joint speed limited to 0.44 rad/s"
     parameters = (Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -564,7 +537,6 @@ class _Slow(Mechanism):
 class _Heat(Mechanism):
     # Nothing is seen of it in a single take: it is drawn where it is named.
     dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "heat", True, True
-    at_full = "30 °C warmer over a session, 80 ms later"
     parameters = (
         Parameter("rise_c", "°C", 0.0, 60.0, full=30.0),
         Parameter("after_s", "s", 1.0, 1e5, 60.0),
@@ -579,7 +551,6 @@ class _Heat(Mechanism):
 class _LostGoals(Mechanism):
     # Drawn where it is named: orders of stations were committed before there was such a gap.
     dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "lost_goals", True, True
-    at_full = "a joint misses its goals 70 % of the time, 1 s each"
     parameters = tuple(
         replace(p, name=f"{joint}.{p.name}")
         for joint in JOINTS
@@ -632,7 +603,6 @@ class _LostGoals(Mechanism):
 
 class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
-    at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
         *(Parameter(f"d{axis}_m", "m", -0.6, 0.6, relative_to="camera") for axis in "xyz"),
         *(Parameter(f"d{turn}_rad", "rad", -0.6, 0.6) for turn in ("roll", "pitch", "yaw")),
@@ -655,7 +625,6 @@ class _CameraPose(Mechanism):
 
 class _TableHeight(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "table_height"
-    at_full = "16 mm higher or 20 mm lower"
     parameters = (Parameter("table_m", "m", -0.1, 0.1, relative_to="object"),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -668,7 +637,6 @@ class _TableHeight(Mechanism):
 
 class _ZeroOffset(Mechanism):
     dimension, name, held_out = G.SPATIAL_GEOMETRY, "zero_offset", True
-    at_full = "joint zeros off by 2.5 to 5 deg"
     parameters = tuple(
         Parameter(f"{joint}_rad", "rad", -0.5, 0.5, full=math.radians(most_deg), either_way=True)
         for joint, most_deg in (
@@ -684,7 +652,6 @@ class _ZeroOffset(Mechanism):
 
 class _Tolerance(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "tolerance"
-    at_full = "15 -> 2.1 mm"
     parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0, factor=0.14),)
 
     def apply(self, p: Values, on: Appliers) -> None:
@@ -695,7 +662,6 @@ class _Tolerance(Mechanism):
 
 class _GoalOffset(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "goal_offset"
-    at_full = "goal 26 mm off the disc"
     parameters = (
         Parameter("goal_dx_m", "m", -0.3, 0.3, relative_to="object"),
         Parameter("goal_dy_m", "m", -0.3, 0.3, relative_to="object"),
@@ -713,7 +679,6 @@ class _GoalOffset(Mechanism):
 
 class _Alignment(Mechanism):
     dimension, name, held_out = G.TASK_SPECIFICATION, "alignment", True
-    at_full = "faces within 6 deg of the axes"
     parameters = (
         Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD, factor=0.13),
     )
