@@ -191,17 +191,13 @@ def exact_timers() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def nice(value: int, pid: int = 0) -> bool:
-    """Set how far a process stands back, -20 to 19; say whether that was possible.
+def nice(value: int, pid: int = 0) -> None:
+    """Set how far a process stands back, -20 to 19, where that is possible.
 
     `pid` is the process, or on Linux the thread; 0 is the calling one.
     """
-    if not hasattr(os, "setpriority"):
-        return False
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(AttributeError, OSError):  # Windows hasn't it
         os.setpriority(os.PRIO_PROCESS, pid, value)
-        return True
-    return False
 
 
 def group_name(gid: int) -> str:
