@@ -519,15 +519,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             width, height = known.size_px
         key = camera, width, height
         if key not in self._drawers:
-            drawer = LayeredCamera(
-                self.model,
-                self.model.camera(camera).name,
-                width,
-                height,
-                known.lens if known else None,
-            )
-            drawer.forget(self._photo)
-            self._drawers[key] = drawer
+            shown, lens = self.model.camera(camera).name, known.lens if known else None
+            self._drawers[key] = LayeredCamera(self.model, shown, width, height, lens)
+            self._drawers[key].forget(self._photo)
         drawn = self._drawers[key].draw(self.data)
         # gymnasium's renderer takes for granted that its own graphics context is the current one.
         viewer = getattr(getattr(self.unwrapped, "mujoco_renderer", None), "viewer", None)

@@ -13,7 +13,6 @@ import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import GapDimension
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim.conditions import BACKGROUNDS, TableTop, table_texture
 from gaploop.sim.gaps.mechanism import (
@@ -170,13 +169,8 @@ class _PlacedLamps(Mechanism):
             total *= p["intensity_factor"] * (1.0 - p["ambient_fraction"])
             for k, lamp in enumerate(lamps[: count * points]):
                 azimuth, level = azimuths_rad[k % count], elevations_rad[k % count]
-                away = np.array(
-                    [
-                        np.cos(level) * np.cos(azimuth),
-                        np.cos(level) * np.sin(azimuth),
-                        np.sin(level),
-                    ]
-                )
+                flat = np.cos(level)
+                away = np.array([flat * np.cos(azimuth), flat * np.sin(azimuth), np.sin(level)])
                 aside = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
                 turn = 2.0 * math.pi * (k // count) / points
                 edge = np.cos(turn) * aside + np.sin(turn) * np.cross(away, aside)
@@ -425,15 +419,11 @@ RANDOMISED: tuple[Mechanism, ...] = (
     _GripperDrive(), _ActionNoise(),
 )  # fmt: skip
 PER_FRAME: Final = frozenset(
-    f"{dimension.value}.{name}"
-    for dimension, name in (
-        *(
-            (G.VISUAL_DOMAIN, m)
-            for m in ("lamps", "table_top", "placed_lamps", "colours", "surfaces")
-        ),
-        *((G.SPATIAL_GEOMETRY, m) for m in ("camera_pose", "field_of_view")),
+    (
+        *(f"visual_domain.{name}" for name in ("lamps", "table_top", "placed_lamps", "colours")),
+        "visual_domain.surfaces", "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
     )
-)
+)  # fmt: skip
 """What can be drawn anew for every picture: it changes nothing but what cameras see."""
 
 SHARED: Final = (
@@ -458,7 +448,7 @@ of the torque that accelerates it by the second, beyond its friction."""
 
 
 class _Drives(Mechanism):
-    dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
+    dimension, name = G.ACTUATOR_RESPONSE, "drives"
     parameters = (
         *SHARED,
         *(replace(p, name=f"{joint}.{p.name}") for joint in JOINTS for p in PER_JOINT),
@@ -578,7 +568,7 @@ class _BasePose(Mechanism):
 class _BentHand(Mechanism):
     """A hand that was bent, or mounted at an angle, before the joint that rolls it."""
 
-    dimension, name = GapDimension.SPATIAL_GEOMETRY, "bent_hand"
+    dimension, name = G.SPATIAL_GEOMETRY, "bent_hand"
     parameters = (
         Parameter("aside_rad", "rad", -0.8, 0.8),  # about what is at a right angle to the others:
         Parameter("forward_rad", "rad", -0.8, 0.8),  # about the axis that the wrist bends by
