@@ -328,10 +328,10 @@ def wait_terminal(handle: int, event: int, timeout_s: float) -> bool:
 
     By select() on macOS, whose poll() "does not support devices" (poll(2), BUGS).
     """
-    if sys.platform != "darwin":
-        # One each time: who takes torque off from outside mustn't fail because a thread that hangs
-        # is waiting in the other one.
-        asked = select.poll()
+    # One each time: who takes torque off from outside mustn't fail because a thread that hangs is
+    # waiting in the other one.
+    asked: Any = None if sys.platform == "darwin" else select.poll()
+    if asked is not None:
         asked.register(handle, event)
         return bool(asked.poll(timeout_s * 1000.0))
     read, write = ([handle] if event == way else [] for way in (select.POLLIN, select.POLLOUT))
