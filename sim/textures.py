@@ -84,7 +84,7 @@ def _on_grid(
 
 
 def _squares(x: Field, y: Field) -> Field:
-    return (np.floor(x) + np.floor(y)) % 2
+    return np.asarray((np.floor(x) + np.floor(y)) % 2)
 
 
 def _voronoi(rng: Rng, n: int) -> tuple[Field, Field, NDArray[np.int64]]:
