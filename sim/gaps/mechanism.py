@@ -88,7 +88,7 @@ class Parameter:
         full = (self.full or 0.0) * (sign(rng) if self.either_way else 1.0)
         more = 1.0 if self.is_exact else spread(rng)
         if self.factor is not None:
-            return self.nominal * self.factor ** (severity * more)
+            return float(self.nominal * self.factor ** (severity * more))
         return self.nominal + full * severity * more
 
 
@@ -213,6 +213,8 @@ class ModelApplier:
     """
 
     lacks: ClassVar[str] = "only the embedded cell has that"
+    criterion: Any
+    camera_delay_s: float
 
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
