@@ -8,7 +8,7 @@ afterwards how it does on a cause that it was not made for. They are drawn only 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mujoco
@@ -64,7 +64,6 @@ class BlindMechanism(Mechanism):
 
 class _SlickTable(BlindMechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slick_table"
-    at_full = "table friction / 70"
     parameters = (Parameter("table_friction_factor", "1", 1e-3, 10.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -81,7 +80,6 @@ class _SlickTable(BlindMechanism):
 
 class _Glare(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "glare"
-    at_full = "a reflection of 8 cm radius"
     # In units of half the picture, about the middle of the workspace.
     parameters = (
         Parameter("glare_x", "1", -1.0, 1.0),
@@ -108,7 +106,6 @@ class _Glare(BlindMechanism):
 
 class _Banding(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "banding"
-    at_full = "lamp flicker: bands 97 % darker"
     parameters = (
         Parameter("band_depth", "1", 0.0, 1.0),
         Parameter("bands", "1", 0.1, 20.0, 1.75),
@@ -137,7 +134,6 @@ class _Banding(BlindMechanism):
 
 class _EncoderSpikes(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_spikes"
-    at_full = "4 jumps of 30 deg a second"
     parameters = (
         Parameter("spike_hz", "Hz", 0.0, 50.0),
         Parameter("spike_rad", "rad", 0.0, math.pi),
@@ -150,32 +146,26 @@ class _EncoderSpikes(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.sensors.faults[self.key] = _Spikes(p["spike_hz"], p["spike_rad"])
+        def spiking(rng: Rng, n_joints: int) -> Callable[[Vector, float], None]:
+            """False readings of single joints."""
+            count = int(HORIZON_S * p["spike_hz"])
+            start_s = np.cumsum(rng.exponential(1.0 / max(p["spike_hz"], 1e-9), count))
+            joint = rng.integers(0, n_joints - 1, count)
+            jumps = rng.choice([-1.0, 1.0], count) * rng.uniform(0.4, 1.0, count)
+            by_rad = p["spike_rad"] * jumps
+            end_s = start_s + rng.uniform(*SPIKE_S, count)
 
+            def add(offset_rad: Vector, t_s: float) -> None:
+                now = (start_s <= t_s) & (t_s < end_s)
+                np.add.at(offset_rad, joint[now], by_rad[now])
 
-class _Spikes:
-    """False readings of single joints."""
+            return add
 
-    def __init__(self, rate_hz: float, jump_rad: float) -> None:
-        self._rate_hz, self._jump_rad = rate_hz, jump_rad
-
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        count = int(HORIZON_S * self._rate_hz)
-        gaps_s = rng.exponential(1.0 / max(self._rate_hz, 1e-9), count)
-        self._start_s = np.cumsum(gaps_s)
-        self._joint = rng.integers(0, n_joints - 1, count)
-        jumps = rng.choice([-1.0, 1.0], count) * rng.uniform(0.4, 1.0, count)
-        self._by_rad = self._jump_rad * jumps
-        self._end_s = self._start_s + rng.uniform(*SPIKE_S, count)
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        now = (self._start_s <= t_s) & (t_s < self._end_s)
-        np.add.at(offset_rad, self._joint[now], self._by_rad[now])
+        on.sensors.faults[self.key] = spiking
 
 
 class _DeadRows(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "dead_rows"
-    at_full = "a third of the picture's rows are dead"
     # In units of the picture's height.
     parameters = (
         Parameter("dead_period_fraction", "1", 0.01, 1.0, 0.09),
@@ -203,7 +193,6 @@ class _DeadRows(BlindMechanism):
 
 class _Flat(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "flat"
-    at_full = "a tile of 7.5 mm"
     parameters = (Parameter("height_factor", "1", 0.1, 6.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -215,7 +204,6 @@ class _Flat(BlindMechanism):
 
 class _LShaped(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "l_shaped"
-    at_full = "an L with a leg of 34 mm"
     parameters = (
         Parameter("leg_m", "m", 0.0, 0.1),
         Parameter("leg_side", "1", -1.0, 1.0, 1.0),
@@ -243,7 +231,6 @@ class _LShaped(BlindMechanism):
 
 class _Posts(BlindMechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "posts"
-    at_full = "two fixed posts of 16 cm"
     parameters = (
         Parameter("post_height_m", "m", 0.0, 0.5),
         Parameter("post_shift_m", "m", -0.05, 0.05),
@@ -276,7 +263,6 @@ class _Posts(BlindMechanism):
 
 class _CoverTarget(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "cover_target"
-    at_full = "a hand lies on the target for 4 s"
     parameters = (
         PERSON_SIDE,
         Parameter("cover_m", "m", -0.1, 0.2, -0.06),
@@ -301,7 +287,6 @@ class _CoverTarget(BlindMechanism):
 
 class _BumpArm(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "bump_arm"
-    at_full = "pushes the arm 16 cm aside, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("bump_m", "m", 0.0, 0.5),
@@ -330,7 +315,6 @@ class _BumpArm(BlindMechanism):
 
 class _TorqueLimit(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "torque_limit"
-    at_full = "torque limited to 0.4 N m"
     parameters = (Parameter("torque_factor", "1", 0.01, 5.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -344,7 +328,6 @@ class _TorqueLimit(BlindMechanism):
 
 class _DeafJoint(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "deaf_joint"
-    at_full = "a joint misses goals 75 % of the time"
     parameters = (
         Parameter("deaf_joint", "1", 0.0, 3.0),
         Parameter("deaf_fraction", "1", 0.0, 0.95),
@@ -361,36 +344,29 @@ class _DeafJoint(BlindMechanism):
     def apply(self, p: Values, on: Appliers) -> None:
         if p["deaf_fraction"]:
             pair = on.model.arm
-            joints = [
-                pair.columns(side).start + side.arm.main_joints[int(p["deaf_joint"])]
-                for side in pair.arms
-            ]
-            on.commands.faults[self.key] = _LoosePlug(joints, p["deaf_fraction"], p["deaf_s"])
+            joints = [pair.columns(side).start + int(p["deaf_joint"]) for side in pair.arms]
+            heard_s = p["deaf_s"] * (1.0 / p["deaf_fraction"] - 1.0)
 
+            def missing(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+                """A joint that misses its goals, time and again; of a pair the same of both."""
+                deaf, until_s = bool(rng.random() < 0.5), 0.0
 
-class _LoosePlug:
-    """A joint that misses its goals, time and again; of a pair the same of both arms."""
+                def lose(t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+                    nonlocal deaf, until_s
+                    while t_s >= until_s:
+                        deaf = not deaf
+                        typical_s = p["deaf_s"] if deaf else heard_s
+                        until_s += typical_s * float(rng.uniform(0.5, 1.5))
+                    if deaf:
+                        goal_rad[joints] = before_rad[joints]
 
-    def __init__(self, joints: list[int], fraction: float, typical_s: float) -> None:
-        self._joints, self._deaf_s = joints, typical_s
-        self._heard_s = typical_s * (1.0 / fraction - 1.0)
+                return lose
 
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-        self._deaf, self._until_s = bool(rng.random() < 0.5), 0.0
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        while t_s >= self._until_s:
-            self._deaf = not self._deaf
-            typical_s = self._deaf_s if self._deaf else self._heard_s
-            self._until_s += typical_s * float(self._rng.uniform(0.5, 1.5))
-        if self._deaf:
-            goal_rad[self._joints] = before_rad[self._joints]
+            on.commands.faults[self.key] = missing
 
 
 class _BaseMoved(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "base_moved"
-    at_full = "base off by 14 mm, tilted by 2.2 deg"
     parameters = (
         Parameter("base_dx_m", "m", -0.3, 0.3),
         Parameter("base_dy_m", "m", -0.3, 0.3),
@@ -418,7 +394,6 @@ class _BaseMoved(BlindMechanism):
 
 class _BentGripper(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "bent_gripper"
-    at_full = "gripper bent by 9 deg"
     parameters = (
         Parameter("bend_x_rad", "rad", -1.0, 1.0),
         Parameter("bend_y_rad", "rad", -1.0, 1.0),
@@ -440,7 +415,6 @@ class _BentGripper(BlindMechanism):
 
 class _Deadline(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "deadline"
-    at_full = "done within 2.9 s"
     parameters = (Parameter("deadline_s", "s", 0.1, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -452,7 +426,6 @@ class _Deadline(BlindMechanism):
 
 class _KeepClear(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "keep_clear"
-    at_full = "tool 75 mm away at the end"
     parameters = (Parameter("clearance_m", "m", 0.0, 0.5),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

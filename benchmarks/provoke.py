@@ -111,8 +111,7 @@ class Provoked:
         self._sign = 1.0 if self._rng.random() < 0.5 else -1.0
         self._size = float(self._rng.uniform(0.8, 1.2))
         self._hz = float(self._rng.uniform(2.5, 5.0))
-        main = np.array(self._cell.arm.main_joints)
-        self._joints = main[self._rng.choice(4, 2, replace=False)]
+        self._joints = self._rng.choice(4, 2, replace=False)  # pan, lift, elbow and wrist_flex
         if way.obstacle:
             self._place_obstacle()
 
@@ -145,7 +144,7 @@ class Provoked:
     def _begin(self) -> None:
         """Change the cell's physics, where the way asks for it."""
         model = self._cell.model
-        names = [self._cell.joint_names[j] for j in self._cell.arm.main_joints]
+        names = self._cell.joint_names[:4]
         drives = [model.actuator(n).id for n in names[1:3]]
         if self._way == "hunt":
             servos = [model.actuator(n).id for n in names]
@@ -176,7 +175,7 @@ class Provoked:
         elif way == "dither":
             q = self._first(q).copy()
             q[0] += 0.25 * self._size * np.sin(2.2 * elapsed_s)
-            q[self._cell.arm.main_joints[3]] += 0.10 * self._size * np.sin(1.3 * elapsed_s)
+            q[3] += 0.10 * self._size * np.sin(1.3 * elapsed_s)
         return q
 
     def _touched(self) -> bool:

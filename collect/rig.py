@@ -338,7 +338,7 @@ class WorldArm:
         return FollowerState(
             t_s=self.now_s,
             position_rad=angles,
-            velocity_rad_s=self._scene.velocities(),
+            velocity_rad_s=self._scene.servos.velocities(self._scene.data),
             current_a=nothing,
             load_pct=nothing,
             temperature_c=nothing,

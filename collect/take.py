@@ -30,7 +30,7 @@ from gaploop.core.errors import DeviceError, GaploopError, LostError, UnusableIn
 from gaploop.core.files import uuid7
 from gaploop.core.messages import REBOOTED, FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
-from gaploop.core.take import TakeInfo
+from gaploop.core.take import SUCCESS_HELD_S, TakeInfo
 from gaploop.core.vocabulary import INSTRUCTION, RANDOMISED, Outcome
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SUCCESS_HELD_S: Final = 0.3
-"""A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
 """An episode goes on this long [s] after a safety trip, so that the record shows what came of
 it."""

@@ -243,7 +243,6 @@ class CellArm:
             each arm's prefix.
         joint_names: order of all joint arrays, gripper last; of a pair one arm after the other.
         home_q_rad: pointing down and turned aside, so that the camera sees the whole workspace.
-        main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
         zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
             "" where the gap knows none such.
         links: from the base to the hand, one for each joint but the gripper.
@@ -265,7 +264,6 @@ class CellArm:
     joint_names: tuple[str, ...]
     home_q_rad: tuple[float, ...]
     finger_bodies: tuple[str, str]
-    main_joints: tuple[int, int, int, int]
     zero_keys: tuple[str, ...]
     grip: Grip
     servos: Servos

@@ -360,16 +360,15 @@ def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str
 
 def note_places(infos: Iterable[TakeInfo], place: Place) -> None:
     """Remember where takes are copied to, for the participants that the register knows."""
-    texts = {info.consent for info in infos} - {""}
-    if texts:
-        ids = sorted({part.strip() for text in texts for part in text.split(",")})
-        _remember(default_register(), ids, place)
+    ids = {part.strip() for info in infos for part in info.consent.split(",")} - {""}
+    if ids:
+        _remember(default_register(), sorted(ids), place)
 
 
 def _remember(path: Path, ids: Iterable[str], place: Place) -> None:
-    known = load_register(path)
+    known = load_register(path).consents
     for id_ in ids:
-        if id_ in known.consents and place not in known.places.get(id_, ()):
+        if id_ in known:
             add_place(path, id_, place)
 
 

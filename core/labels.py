@@ -16,16 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core import vocabulary
+from gaploop.core import files, vocabulary
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
-from gaploop.core.files import (
-    append_lines,
-    json_lines,
-    locked_stream,
-    parse_json,
-    read_content,
-    rewrite_locked,
-)
 from gaploop.core.paths import refuse_link
 
 SOURCES: Final = ("auto", "operator", "engineer")
@@ -187,7 +179,7 @@ def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
         OSError: they can't be written.
     """
     refuse_link(path)
-    append_lines(path, [event.to_line() for event in events], create)
+    files.append_lines(path, [event.to_line() for event in events], create)
 
 
 def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
@@ -197,9 +189,9 @@ def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
         UnusableInputError: a line of the file can't be read; and as `append`.
     """
     refuse_link(path)
-    with locked_stream(path, create) as stream:
+    with files.locked_stream(path, create) as stream:
         lines = [event.to_line() for event in merge(read(path), events)]
-        rewrite_locked(stream, path, "".join(f"{line}\n" for line in lines))
+        files.rewrite_locked(stream, path, "".join(f"{line}\n" for line in lines))
 
 
 def read(path: Path) -> Iterator[LabelEvent]:
@@ -210,15 +202,15 @@ def read(path: Path) -> Iterator[LabelEvent]:
     Raises:
         UnusableInputError: another line can't be read.
     """
-    yield from json_lines(path, "a label event", _event)
+    yield from files.json_lines(path, "a label event", _event)
 
 
 def readable(path: Path) -> list[LabelEvent]:
     """Return the events of a `labels.jsonl` that can be read; damaged lines are passed over."""
     found = []
-    for line in read_content(path).split(b"\n") if path.exists() else ():
+    for line in files.read_content(path).split(b"\n") if path.exists() else ():
         with contextlib.suppress(UnusableInputError, *DAMAGE):
-            found.append(LabelEvent(**parse_json(line)))
+            found.append(LabelEvent(**files.parse_json(line)))
     return found
 
 
@@ -257,7 +249,7 @@ def current(events: Iterable[LabelEvent]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def merge(*files: Iterable[LabelEvent]) -> list[LabelEvent]:
+def merge(*logs: Iterable[LabelEvent]) -> list[LabelEvent]:
     """Bring the events of several files into one order, each event once.
 
     By time, but what one file says about a take keeps its order: where a clock stepped back, an
@@ -266,7 +258,7 @@ def merge(*files: Iterable[LabelEvent]) -> list[LabelEvent]:
     is first.
     """
     timed: list[tuple[datetime, LabelEvent]] = []
-    for events in files:
+    for events in logs:
         latest: dict[str, datetime] = {}
         for event in events:
             time = instant(event.at)
@@ -296,7 +288,7 @@ def name(event: LabelEvent) -> tuple[str, ...]:
 def is_about(line: bytes, uids: Collection[str]) -> bool:
     """Say whether a line of JSON is about one of these takes; a torn line is about none."""
     try:
-        value = parse_json(line)
+        value = files.parse_json(line)
     except ValueError:
         return False
     uid = value.get("uid") if isinstance(value, dict) else None

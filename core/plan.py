@@ -8,20 +8,10 @@ from typing import Any, Final
 
 import yaml
 
+from gaploop.core import schema
 from gaploop.core.consent import BANDS, check_bands
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    one_of,
-    ranged,
-    read_as,
-    read_with,
-    whole_number,
-    word,
-)
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.statistics import Estimate, TrialCounts
 from gaploop.core.vocabulary import GapDimension
@@ -48,10 +38,10 @@ class Alternative:
         machine_hours: of one core, with nobody there [h].
     """
 
-    remedy: str = field(metadata={"read": one_of(REMEDIES, "remedy")})
+    remedy: str = field(metadata={"read": schema.one_of(REMEDIES, "remedy")})
     gain_points: Estimate
     hours: Estimate
-    machine_hours: float = ranged(0.0, 0, 1e6)
+    machine_hours: float = schema.ranged(0.0, 0, 1e6)
 
     @property
     def points_per_hour(self) -> float:
@@ -81,20 +71,20 @@ class PlanItem:
         alternatives: the other remedies that were weighed.
     """
 
-    id: str = field(metadata={"read": word})
+    id: str = field(metadata={"read": schema.word})
     dimension: GapDimension
-    takes: int = field(metadata={"read": whole_number})
-    remedy: str = field(metadata={"read": one_of(REMEDIES, "remedy")})
+    takes: int = field(metadata={"read": schema.whole_number})
+    remedy: str = field(metadata={"read": schema.one_of(REMEDIES, "remedy")})
     why: str = ""
     protocol: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    share: float = ranged(0.0, 0, 1)
+    share: float = schema.ranged(0.0, 0, 1)
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sensors: tuple[str, ...] = ()
     test: str = ""
     gain_points: Estimate | None = None
     hours: Estimate | None = None
-    machine_hours: float = ranged(0.0, 0, 1e6)
+    machine_hours: float = schema.ranged(0.0, 0, 1e6)
     commands: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
 
@@ -123,15 +113,15 @@ class ParticipantQuotas:
 def _participants(value: Any, place: str) -> ParticipantQuotas | None:
     if value is None:
         return None
-    given = mapping(value, place, "kind: {band: takes}")
-    check_keys(given, (*BANDS, "most_each"), place)
-    most_each = whole_number(given.get("most_each", 0), f"{place}: most_each")
+    given = schema.mapping(value, place, "kind: {band: takes}")
+    schema.check_keys(given, (*BANDS, "most_each"), place)
+    most_each = schema.whole_number(given.get("most_each", 0), f"{place}: most_each")
     bands: dict[str, dict[str, int]] = {}
     for kind in (k for k in BANDS if k in given):
-        wanted = mapping(given[kind], f"{place}: {kind}", "band: takes")
+        wanted = schema.mapping(given[kind], f"{place}: {kind}", "band: takes")
         for band, count in wanted.items():
             check_bands({kind: band}, place)
-            whole_number(count, f"{place}: {kind}: {band}")
+            schema.whole_number(count, f"{place}: {kind}: {band}")
         bands[kind] = {band: wanted[band] for band in BANDS[kind] if band in wanted}
     return ParticipantQuotas(bands, most_each)
 
@@ -160,10 +150,10 @@ class Plan:
         participants: who is to take part, where the plan asks.
     """
 
-    id: str = field(metadata={"read": word})
+    id: str = field(metadata={"read": schema.word})
     diagnosis: str = ""
     items: tuple[PlanItem, ...] = ()
-    minutes: float = ranged(0.0, 0, 1e6)
+    minutes: float = schema.ranged(0.0, 0, 1e6)
     gain_points: Estimate | None = None
     gain_of: str = ""
     expected: Estimate | None = None
@@ -171,14 +161,14 @@ class Plan:
     success_now: Estimate | None = None
     success_then: Estimate | None = None
     hours: Estimate | None = None
-    machine_hours: float = ranged(0.0, 0, 1e6)
-    rollout_hours: float = ranged(0.0, 0, 1e6)
+    machine_hours: float = schema.ranged(0.0, 0, 1e6)
+    rollout_hours: float = schema.ranged(0.0, 0, 1e6)
     cost: Estimate | None = None
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
     measure: tuple[str, ...] = ()
-    participants: ParticipantQuotas | None = read_with(_participants, None)
+    participants: ParticipantQuotas | None = schema.read_with(_participants, None)
 
     @property
     def takes(self) -> int:
@@ -224,12 +214,11 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
-    value, where = load_yaml(path, "Plan"), str(path)
-    schema = value.pop("schema", None)
-    if schema != SCHEMA:
-        raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {schema!r}.")
-    check_keys(value, Plan.__dataclass_fields__, where, ("id", "items"))
-    plan, items = read_as(Plan, value, where), []
+    value, where = schema.load_yaml(path, "Plan"), str(path)
+    if (found := value.pop("schema", None)) != SCHEMA:
+        raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {found!r}.")
+    schema.check_keys(value, Plan.__dataclass_fields__, where, ("id", "items"))
+    plan, items = schema.read_as(Plan, value, where), []
     for kind, wanted in (plan.participants or ParticipantQuotas({})).bands.items():
         if sum(wanted.values()) > plan.takes:
             raise UnusableInputError(

@@ -191,17 +191,13 @@ def exact_timers() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def nice(value: int, pid: int = 0) -> bool:
-    """Set how far a process stands back, -20 to 19; say whether that was possible.
+def nice(value: int, pid: int = 0) -> None:
+    """Set how far a process stands back, -20 to 19, where that is possible.
 
     `pid` is the process, or on Linux the thread; 0 is the calling one.
     """
-    if not hasattr(os, "setpriority"):
-        return False
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(AttributeError, OSError):  # Windows hasn't it
         os.setpriority(os.PRIO_PROCESS, pid, value)
-        return True
-    return False
 
 
 def group_name(gid: int) -> str:
@@ -327,33 +323,22 @@ def claim_terminal(handle: int) -> None:
         fcntl.ioctl(handle, termios.TIOCEXCL)
 
 
-class _Select:
-    """`select.poll` done by select(): macOS's poll() "does not support devices" (poll(2), BUGS)."""
+def wait_terminal(handle: int, event: int, timeout_s: float) -> bool:
+    """Wait for `select.POLLIN` or `POLLOUT` of a terminal or serial port; say whether it came.
 
-    def __init__(self) -> None:
-        self._asked: dict[int, int] = {}
-
-    def register(self, handle: int, events: int) -> None:
-        self._asked[handle] = events
-
-    def unregister(self, handle: int) -> None:
-        del self._asked[handle]
-
-    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
-        inputs = [one for one, events in self._asked.items() if events & select.POLLIN]
-        outputs = [one for one, events in self._asked.items() if events & select.POLLOUT]
-        try:
-            readable, writable, _ = select.select(inputs, outputs, (), timeout_ms / 1000.0)
-        except (OSError, ValueError):  # one is closed: poll() says so, who reads it gets the error
-            return [(one, select.POLLNVAL) for one in self._asked]
-        return [(one, select.POLLIN) for one in readable] + [
-            (one, select.POLLOUT) for one in writable
-        ]
-
-
-def poll_terminals() -> Any:
-    """Return a new `select.poll`, or on macOS what does the same for serial ports."""
-    return _Select() if sys.platform == "darwin" else select.poll()
+    By select() on macOS, whose poll() "does not support devices" (poll(2), BUGS).
+    """
+    # One each time: who takes torque off from outside mustn't fail because a thread that hangs is
+    # waiting in the other one.
+    asked: Any = None if sys.platform == "darwin" else select.poll()
+    if asked is not None:
+        asked.register(handle, event)
+        return bool(asked.poll(timeout_s * 1000.0))
+    read, write = ([handle] if event == way else [] for way in (select.POLLIN, select.POLLOUT))
+    try:
+        return any(select.select(read, write, (), timeout_s))
+    except (OSError, ValueError):  # it is closed: who reads it gets the error
+        return True
 
 
 def open_terminals() -> tuple[int, int, str]:

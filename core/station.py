@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import schema
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    not_in_file,
-    number,
-    pair,
-    ranged,
-    read_as,
-    read_with,
-    text,
-    texts,
-    word,
-)
 from gaploop.core.vocabulary import Domain
 
 
@@ -60,19 +47,19 @@ class SafetyLimits:
             [% of its torque, current or PWM limit].
     """
 
-    velocity_rad_s: float = ranged(3.0, 0.01, 20.0)
-    align_velocity_rad_s: float = ranged(0.6, 0.01, 20.0)
-    acceleration_rad_s2: float = ranged(60.0, 0.1, 1000.0)
-    stale_leader_s: float = ranged(0.2, 0.005, 5.0)
-    temperature_c: float = ranged(65.0, 20.0, 90.0)
-    stall_current_a: float = ranged(2.0, 0.05, 20.0)
-    stall_load_pct: float = ranged(80.0, 5.0, 95.0)
-    stall_s: float = ranged(0.5, 0.02, 10.0)
-    torque_off_s: float = ranged(0.1, 0.0, 60.0)
-    lost_servo_s: float = ranged(0.1, 0.01, 2.0)
-    following_rad: float = ranged(0.15, 0.05, 1.0)
-    following_s: float = ranged(0.3, 0.1, 10.0)
-    gripper_torque_pct: float = ranged(50.0, 5.0, 100.0)
+    velocity_rad_s: float = schema.ranged(3.0, 0.01, 20.0)
+    align_velocity_rad_s: float = schema.ranged(0.6, 0.01, 20.0)
+    acceleration_rad_s2: float = schema.ranged(60.0, 0.1, 1000.0)
+    stale_leader_s: float = schema.ranged(0.2, 0.005, 5.0)
+    temperature_c: float = schema.ranged(65.0, 20.0, 90.0)
+    stall_current_a: float = schema.ranged(2.0, 0.05, 20.0)
+    stall_load_pct: float = schema.ranged(80.0, 5.0, 95.0)
+    stall_s: float = schema.ranged(0.5, 0.02, 10.0)
+    torque_off_s: float = schema.ranged(0.1, 0.0, 60.0)
+    lost_servo_s: float = schema.ranged(0.1, 0.01, 2.0)
+    following_rad: float = schema.ranged(0.15, 0.05, 1.0)
+    following_s: float = schema.ranged(0.3, 0.1, 10.0)
+    gripper_torque_pct: float = schema.ranged(50.0, 5.0, 100.0)
 
 
 type Interval = tuple[float, float]
@@ -85,7 +72,7 @@ _JOINT_RANGE_RAD: Final = 2.0 * math.pi
 
 
 def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
-    low, high = pair(value, place, -limit, limit, f"[lower, upper] in {unit}")
+    low, high = schema.pair(value, place, -limit, limit, f"[lower, upper] in {unit}")
     if low >= high:
         raise UnusableInputError(f"{place}: the lower bound {low:g} must be below {high:g} {unit}.")
     return low, high
@@ -116,10 +103,15 @@ class Workspace:
         return np.array([self.x, self.y, self.z]).T
 
 
-def _currency(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableInputError(f"{place} must be a name such as EUR, got {value!r}.")
-    return value
+def _filled(form: str) -> Callable[[Any, str], str]:
+    """Return a function that reads text that isn't empty, `form` in messages."""
+
+    def read(value: Any, place: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise UnusableInputError(f"{place} must be {form}, got {value!r}.")
+        return value
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -132,11 +124,11 @@ class Costs:
         rate_per_hour: operator and station [`currency` per hour].
     """
 
-    take_s: float | None = ranged(None, 0.1, 36_000.0)
-    reset_s: float | None = ranged(None, 0.0, 36_000.0)
-    setup_s: float | None = ranged(None, 0.0, 36_000.0)
-    rate_per_hour: float | None = ranged(None, 0.0, 1e6)
-    currency: str = read_with(_currency, "EUR")
+    take_s: float | None = schema.ranged(None, 0.1, 36_000.0)
+    reset_s: float | None = schema.ranged(None, 0.0, 36_000.0)
+    setup_s: float | None = schema.ranged(None, 0.0, 36_000.0)
+    rate_per_hour: float | None = schema.ranged(None, 0.0, 1e6)
+    currency: str = schema.read_with(_filled("a name such as EUR"), "EUR")
 
 
 NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
@@ -152,17 +144,17 @@ COLOURS: Final[Mapping[str, Interval]] = {
 
 def _hues(value: Any, place: str) -> Interval:
     if isinstance(value, list) and len(value) == 2:
-        return pair(value, place, 0.0, 360.0)
+        return schema.pair(value, place, 0.0, 360.0)
     if isinstance(value, str) and value in COLOURS:
         return COLOURS[value]
     raise unknown_choice("colour", value, (*COLOURS, "[from, to] of its hue in degrees"), place)
 
 
 def _scene(value: Any, place: str) -> StationScene:
-    given = mapping(value, place, "camera: name, object: colour, target: colour")
-    check_keys(given, ("camera", "object", "target"), place)
+    given = schema.mapping(value, place, "camera: name, object: colour, target: colour")
+    schema.check_keys(given, ("camera", "object", "target"), place)
     scene = StationScene(
-        text(given.get("camera", ""), f"{place}: camera"),
+        schema.text(given.get("camera", ""), f"{place}: camera"),
         _hues(given.get("object", "red"), f"{place}: object"),
         _hues(given.get("target", "blue"), f"{place}: target"),
         object_is_stated="object" in given,
@@ -206,7 +198,7 @@ class StationScene:
 
 
 def _safety(value: Any, place: str) -> SafetyLimits:
-    limits = read_as(SafetyLimits, value, place)
+    limits = schema.read_as(SafetyLimits, value, place)
     if "align_velocity_rad_s" not in (value or ()):  # an arm doesn't align faster than it may move
         slowest = min(limits.align_velocity_rad_s, limits.velocity_rad_s)
         return replace(limits, align_velocity_rad_s=slowest)
@@ -218,21 +210,13 @@ def _safety(value: Any, place: str) -> SafetyLimits:
     return limits
 
 
-def _model(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableInputError(
-            f"{place} must be the name of an arm model or the path of an MJCF file, got {value!r}."
-        )
-    return value
-
-
 def _conditions(value: Any, place: str) -> dict[str, tuple[str, ...]]:
-    given = mapping(value, place, "condition: [name, …]")
-    check_keys(given, NAMED_CONDITIONS, place)
+    given = schema.mapping(value, place, "condition: [name, …]")
+    schema.check_keys(given, NAMED_CONDITIONS, place)
     for name, names in given.items():
         if not isinstance(names, list):  # nothing is no list, either
             raise UnusableInputError(f"{place}: {name} must be a list of names.")
-    return {name: texts(names, f"{place}: {name}", "names") for name, names in given.items()}
+    return {name: schema.texts(names, f"{place}: {name}", "names") for name, names in given.items()}
 
 
 def _grid(value: Any, place: str) -> tuple[int, int]:
@@ -243,7 +227,7 @@ def _grid(value: Any, place: str) -> tuple[int, int]:
 
 
 def _joint_limits(value: Any, place: str) -> dict[str, Interval]:
-    given = mapping(value, place, "joint: [lower, upper] in rad")
+    given = schema.mapping(value, place, "joint: [lower, upper] in rad")
     return {
         str(j): _interval(limits, f"{place}: {j}", _JOINT_RANGE_RAD, "rad")
         for j, limits in given.items()
@@ -251,9 +235,9 @@ def _joint_limits(value: Any, place: str) -> dict[str, Interval]:
 
 
 def _angles(value: Any, place: str) -> dict[str, float]:
-    given = mapping(value, place, "joint: angle in rad")
+    given = schema.mapping(value, place, "joint: angle in rad")
     return {
-        str(j): number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
+        str(j): schema.number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
         for j, q in given.items()
     }
 
@@ -273,18 +257,20 @@ class Station:
         scene: where pictures show object and target, and in what colours.
     """
 
-    name: str = field(metadata={"read": word})
+    name: str = field(metadata={"read": schema.word})
     domain: Domain = Domain.REAL
-    conditions: Mapping[str, tuple[str, ...]] = read_with(_conditions, default_factory=dict)
-    grid: tuple[int, int] = read_with(_grid, (3, 3))
-    safety: SafetyLimits = read_with(_safety, SafetyLimits())
-    robot_model: str = read_with(_model, "")
-    workspace: Workspace | None = read_with(partial(read_as, Workspace), None)
-    joint_limits_rad: Mapping[str, Interval] = read_with(_joint_limits, default_factory=dict)
-    where: str = not_in_file("the station")
+    conditions: Mapping[str, tuple[str, ...]] = schema.read_with(_conditions, default_factory=dict)
+    grid: tuple[int, int] = schema.read_with(_grid, (3, 3))
+    safety: SafetyLimits = schema.read_with(_safety, SafetyLimits())
+    robot_model: str = schema.read_with(
+        _filled("the name of an arm model or the path of an MJCF file"), ""
+    )
+    workspace: Workspace | None = schema.read_with(partial(schema.read_as, Workspace), None)
+    joint_limits_rad: Mapping[str, Interval] = schema.read_with(_joint_limits, default_factory=dict)
+    where: str = schema.not_in_file("the station")
     costs: Costs = Costs()
-    scene: StationScene = read_with(_scene, StationScene())
-    park_rad: Mapping[str, float] = read_with(_angles, default_factory=dict)
+    scene: StationScene = schema.read_with(_scene, StationScene())
+    park_rad: Mapping[str, float] = schema.read_with(_angles, default_factory=dict)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits [rad], narrowed where the station says so.
@@ -328,14 +314,14 @@ class Station:
                         f"{place} must be a whole number from 0 to 20, got {value!r}."
                     )
             elif name == "table_height":
-                number(value, place, -0.2, 0.2)
+                schema.number(value, place, -0.2, 0.2)
             elif name == "camera_pose":
                 if not isinstance(value, list | tuple) or len(value) != 6:
                     raise UnusableInputError(
                         f"{place} must be [dx, dy, dz, droll, dpitch, dyaw], got {value!r}."
                     )
                 for entry in value:
-                    number(entry, place, -math.pi, math.pi)
+                    schema.number(entry, place, -math.pi, math.pi)
             elif name == "grid_cell":
                 is_pair = isinstance(value, list | tuple) and len(value) == 2
                 if not is_pair or not all(
@@ -380,7 +366,7 @@ def load_station(path: Path) -> Station:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
     where = str(path)
-    station = read_as(Station, load_yaml(path, "Station file"), where)
+    station = schema.read_as(Station, schema.load_yaml(path, "Station file"), where)
     beside = path.parent / station.robot_model
     is_file = station.robot_model and os.path.isfile(beside)
     return replace(

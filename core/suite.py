@@ -9,18 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core import schema
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import check_dimensions
-from gaploop.core.schema import (
-    load_yaml,
-    not_in_file,
-    one_of,
-    ranged,
-    read_as,
-    read_with,
-    texts,
-    word,
-)
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, Phase
 
@@ -58,16 +49,18 @@ class SuiteTask:
     instruction: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
-    gap_seed: int = ranged(0, 0, 2**31)
+    gap_seed: int = schema.ranged(0, 0, 2**31)
     env: Mapping[str, Any] = field(default_factory=dict)
-    dimension: str = read_with(one_of(GapDimension, "dimension"), "")
+    dimension: str = schema.read_with(schema.one_of(GapDimension, "dimension"), "")
     reset: str = ""
-    success_check: str = read_with(one_of(SUCCESS_CHECKS, "success check"), "operator")
+    success_check: str = schema.read_with(
+        schema.one_of(SUCCESS_CHECKS, "success check"), "operator"
+    )
     check: str = ""
     threshold: float = 0.5
-    timeout_s: float = ranged(60.0, 0.1, 3600)
-    min_pass_rate: float = ranged(0.85, 0, 1)
-    candidate_speed: float = ranged(1.0, 0.01, 1)
+    timeout_s: float = schema.ranged(60.0, 0.1, 3600)
+    min_pass_rate: float = schema.ranged(0.85, 0, 1)
+    candidate_speed: float = schema.ranged(1.0, 0.01, 1)
 
     @property
     def name(self) -> str:
@@ -116,16 +109,16 @@ class Rules:
             than `gain`. Taking it out goes on. "" declares none.
     """
 
-    alpha: float = ranged(0.05, 0.001, 0.25)
-    power: float = ranged(0.80, 0.5, 0.99)
-    gain: float = ranged(0.10, 0.01, 0.9)
-    retrain_sd: float = ranged(0.02, 0.0, 0.5)
-    baseline_rate: float = ranged(0.70, 0.01, 0.99)
-    non_inferiority_margin: float = ranged(0.15, 0.01, 0.5)
-    retention_margin: float = ranged(0.10, 0.01, 0.5)
-    max_pairs: int = ranged(0, 0, 100_000)
-    sim_pairs: int = ranged(200, 1, 100_000)
-    fixes_phase: str = read_with(one_of(Phase, "phase"), "")
+    alpha: float = schema.ranged(0.05, 0.001, 0.25)
+    power: float = schema.ranged(0.80, 0.5, 0.99)
+    gain: float = schema.ranged(0.10, 0.01, 0.9)
+    retrain_sd: float = schema.ranged(0.02, 0.0, 0.5)
+    baseline_rate: float = schema.ranged(0.70, 0.01, 0.99)
+    non_inferiority_margin: float = schema.ranged(0.15, 0.01, 0.5)
+    retention_margin: float = schema.ranged(0.10, 0.01, 0.5)
+    max_pairs: int = schema.ranged(0, 0, 100_000)
+    sim_pairs: int = schema.ranged(200, 1, 100_000)
+    fixes_phase: str = schema.read_with(schema.one_of(Phase, "phase"), "")
 
 
 @dataclass(frozen=True)
@@ -144,16 +137,16 @@ class CanaryRules:
         fleet: names of the robots; without --reports none are needed.
     """
 
-    robots: float = ranged(0.2, 0.001, 1)
-    share: float = ranged(0.5, 0.01, 0.5)
-    episodes: int = ranged(100, 1, 1e6)
-    full_episodes: int = ranged(400, 1, 1e6)
-    success_margin: float = ranged(0.15, 0.01, 0.5)
-    max_safety_rate: float = ranged(0.01, 0.0001, 0.5)
-    alpha: float = ranged(0.05, 0.001, 0.5)
-    lease_s: float = ranged(900.0, 1, 1e6)
-    fleet: tuple[str, ...] = read_with(
-        partial(texts, what="robots, such as [arm_1, arm_2]"), default=()
+    robots: float = schema.ranged(0.2, 0.001, 1)
+    share: float = schema.ranged(0.5, 0.01, 0.5)
+    episodes: int = schema.ranged(100, 1, 1e6)
+    full_episodes: int = schema.ranged(400, 1, 1e6)
+    success_margin: float = schema.ranged(0.15, 0.01, 0.5)
+    max_safety_rate: float = schema.ranged(0.01, 0.0001, 0.5)
+    alpha: float = schema.ranged(0.05, 0.001, 0.5)
+    lease_s: float = schema.ranged(900.0, 1, 1e6)
+    fleet: tuple[str, ...] = schema.read_with(
+        partial(schema.texts, what="robots, such as [arm_1, arm_2]"), default=()
     )
 
 
@@ -166,14 +159,14 @@ class Suite:
         where: the file it was read from, for messages.
     """
 
-    name: str = field(metadata={"read": word})
+    name: str = field(metadata={"read": schema.word})
     tasks: tuple[SuiteTask, ...]
     rules: Rules = Rules()
     canary: CanaryRules = CanaryRules()
-    sim_tasks: tuple[str, ...] = read_with(
-        partial(texts, what="tasks, such as [pick_place]"), default=()
+    sim_tasks: tuple[str, ...] = schema.read_with(
+        partial(schema.texts, what="tasks, such as [pick_place]"), default=()
     )
-    where: str = not_in_file("the suite")
+    where: str = schema.not_in_file("the suite")
 
     @property
     def needs_person(self) -> bool:
@@ -189,7 +182,7 @@ class Suite:
 def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
     """Read and check a suite file, or raise UnusableInputError with what is valid."""
     where = str(path)
-    suite = replace(read_as(Suite, load_yaml(path, "Suite"), where), where=where)
+    suite = replace(schema.read_as(Suite, schema.load_yaml(path, "Suite"), where), where=where)
     if not suite.tasks:
         raise UnusableInputError(f"{where}: tasks must be a list of at least one task.")
     for n, task in enumerate(suite.tasks, 1):

@@ -16,6 +16,9 @@ from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, TakeKind
 if TYPE_CHECKING:
     from gaploop.core.telemetry import Telemetry
 
+SUCCESS_HELD_S: Final = 0.3
+"""An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
+
 type Images = Callable[[], Iterator[Image]]
 """Opens a camera's pictures anew and yields them in frame order, decoded one at a time."""
 

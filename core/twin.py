@@ -15,19 +15,9 @@ from typing import Any, Final
 
 import yaml
 
+from gaploop.core import schema
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    number,
-    one_of,
-    pair,
-    ranged,
-    read_as,
-    read_with,
-)
 from gaploop.core.vocabulary import dimension
 
 SCHEMA: Final = "gaploop.twin.v1"
@@ -37,7 +27,7 @@ ANY_NUMBER: Final = {"range": (-math.inf, math.inf)}
 def _numbers(value: Any, where: str) -> tuple[float, ...]:
     if not isinstance(value, list):
         raise UnusableInputError(f"{where} must be a list of numbers, got {value!r}.")
-    return tuple(number(v, where, -math.inf, math.inf) for v in value)
+    return tuple(schema.number(v, where, -math.inf, math.inf) for v in value)
 
 
 @dataclass(frozen=True)
@@ -62,12 +52,12 @@ class TwinParameter:
     nominal: float = field(metadata=ANY_NUMBER)
     estimate: float = field(metadata=ANY_NUMBER)
     interval: tuple[float, float] = field(
-        metadata={"read": partial(pair, low=-math.inf, high=math.inf)}
+        metadata={"read": partial(schema.pair, low=-math.inf, high=math.inf)}
     )
     excited: bool = True
     source: str = "by hand"
     joint: str = ""
-    draws: tuple[float, ...] = read_with(_numbers, ())
+    draws: tuple[float, ...] = schema.read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -90,7 +80,7 @@ class TwinParameter:
 def _sources(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(value or [], list):
         raise UnusableInputError(f"{where} must be a list of mappings.")
-    return tuple(mapping(entry, where, "name: value") for entry in value or [])
+    return tuple(schema.mapping(entry, where, "name: value") for entry in value or [])
 
 
 @dataclass(frozen=True)
@@ -110,7 +100,7 @@ class Twin:
     station: str
     arm: str
     parameters: tuple[TwinParameter, ...]
-    made_from: tuple[Mapping[str, Any], ...] = read_with(_sources, ())
+    made_from: tuple[Mapping[str, Any], ...] = schema.read_with(_sources, ())
     fit: Mapping[str, Any] = field(default_factory=dict)
     world: Mapping[str, Any] = field(default_factory=dict)
 
@@ -184,10 +174,10 @@ def load_twin(path: Path) -> Twin:
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
-    value, where = load_yaml(path, "Twin"), str(path)
+    value, where = schema.load_yaml(path, "Twin"), str(path)
     if value.pop("schema", None) != SCHEMA:
         raise UnusableInputError(f"{where} is no {SCHEMA}. Make one with gaploop identify.")
-    twin = read_as(Twin, value, where)
+    twin = schema.read_as(Twin, value, where)
     for k, parameter in enumerate(twin.parameters, 1):
         place = f"{where}: parameter {k}"
         _check_name(parameter.name, place, 2)
@@ -239,9 +229,9 @@ class Range:
     low: float = field(metadata=ANY_NUMBER)
     high: float = field(metadata=ANY_NUMBER)
     unit: str
-    distribution: str = read_with(one_of(DISTRIBUTIONS, "distribution"), "uniform")
-    centre: float | None = ranged(None, -math.inf, math.inf)
-    values: tuple[float, ...] = read_with(_numbers, ())
+    distribution: str = schema.read_with(schema.one_of(DISTRIBUTIONS, "distribution"), "uniform")
+    centre: float | None = schema.ranged(None, -math.inf, math.inf)
+    values: tuple[float, ...] = schema.read_with(_numbers, ())
 
     @property
     def mechanism(self) -> str:
@@ -281,28 +271,22 @@ class Randomisation:
 
 def as_yaml(randomisation: Randomisation) -> str:
     """Return the file that `load_randomisation` reads, for a person to edit."""
-    rows: dict[str, dict[str, Any]] = {}
-    for r in randomisation.ranges:
-        rows[r.name] = {"low": _short(r.low), "high": _short(r.high), "unit": r.unit}
-        if r.distribution != "uniform":
-            rows[r.name]["distribution"] = r.distribution
-        if r.centre is not None:
-            rows[r.name]["centre"] = _short(r.centre)
-        if r.values:
-            rows[r.name]["values"] = [_short(v) for v in r.values]
-    head: dict[str, Any] = {"schema": RANGES}
-    if randomisation.strength != 1.0:
-        head["strength"] = randomisation.strength
-    if randomisation.every != EVERY[0]:
-        head["every"] = randomisation.every
+    head = {"schema": RANGES, "strength": randomisation.strength, "every": randomisation.every}
     head |= {kind: str(folder) for kind, folder in randomisation.folders.items()}
-    if randomisation.held_out:
-        head["held_out"] = True
+    head["held_out"] = randomisation.held_out
+    usual = {"strength": 1.0, "every": EVERY[0], "held_out": False}
+    head = {key: value for key, value in head.items() if value != usual.get(key)}
     lines = [yaml.safe_dump(head, sort_keys=False), "ranges:\n"]
-    lines += [
-        f"  {name}: {yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)}"
-        for name, row in rows.items()
-    ]
+    for r in randomisation.ranges:
+        row: dict[str, Any] = {"low": _short(r.low), "high": _short(r.high), "unit": r.unit}
+        if r.distribution != "uniform":
+            row["distribution"] = r.distribution
+        if r.centre is not None:
+            row["centre"] = _short(r.centre)
+        if r.values:
+            row["values"] = [_short(v) for v in r.values]
+        said = yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)
+        lines.append(f"  {r.name}: {said}")
     return "".join(lines)
 
 
@@ -316,18 +300,22 @@ def load_randomisation(path: Path) -> Randomisation:
     What isn't named stays as it is. Whether the cell has such a parameter is checked where values
     are drawn (`sim.randomise`).
     """
-    value, where = load_yaml(path, "Randomisation"), str(path)
+    value, where = schema.load_yaml(path, "Randomisation"), str(path)
     if value.get("schema") != RANGES:
         raise UnusableInputError(
             f"{where} is no {RANGES}. Print one to start from: gaploop record "
             "--robot.randomise=help"
         )
-    check_keys(value, ("schema", "strength", "ranges", *SETTINGS), where, ("ranges",))
-    rows = mapping(value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high")
+    schema.check_keys(value, ("schema", "strength", "ranges", *SETTINGS), where, ("ranges",))
+    rows = schema.mapping(
+        value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high"
+    )
     ranges = []
     for name, row in rows.items():
         place = f"{where}: {name}"
-        found = read_as(Range, {**mapping(row, place, "low, high, unit"), "name": str(name)}, place)
+        found = schema.read_as(
+            Range, {**schema.mapping(row, place, "low, high, unit"), "name": str(name)}, place
+        )
         _check_name(found.name, place, 2, 3)
         low, high, centre = found.low, found.high, found.centre
         if not low <= high or not math.isfinite(high - low):
@@ -340,9 +328,9 @@ def load_randomisation(path: Path) -> Randomisation:
         if found.distribution == "log_uniform" and low <= 0.0:
             raise UnusableInputError(f"{place}: log_uniform needs a low above 0, got {low:g}.")
         if centre is not None:
-            number(centre, f"{place}: centre", low, high)
+            schema.number(centre, f"{place}: centre", low, high)
         ranges.append(found)
-    strength = number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
+    strength = schema.number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
     settings = {str(key): value[key] for key in SETTINGS if key in value}
     return Randomisation(path.stem, tuple(ranges), strength, **read_settings(settings, where))
 
@@ -353,7 +341,7 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         UnusableInputError: an unknown setting, or a value that it can't have.
     """
-    check_keys(given, SETTINGS, where)
+    schema.check_keys(given, SETTINGS, where)
     found = dict[str, Any](folders={})
     for key, value in given.items():
         if key in FOLDERS:
@@ -361,9 +349,9 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             if not value or not folder.is_dir():
                 raise UnusableInputError(f"{where}: {key}={folder} is no folder. Name one.")
         elif key == "every":
-            found[key] = one_of(EVERY, "every")(value, where)
+            found[key] = schema.one_of(EVERY, "every")(value, where)
         else:
-            found[key] = one_of(("true", "false"), key)(str(value).lower(), where) == "true"
+            found[key] = schema.one_of(("true", "false"), key)(str(value).lower(), where) == "true"
     return found
 
 

@@ -226,11 +226,7 @@ def _member[E: StrEnum](enum: type[E], kind: str, name: str, where: str) -> E:
 
 
 def check_selection(select: str, option: str = "--select") -> None:
-    """Check that `select` is one of `SELECTIONS`.
-
-    Raises:
-        UnknownChoiceError: it isn't.
-    """
+    """Check that `select` is one of `SELECTIONS`; UnknownChoiceError: it isn't."""
     if select not in SELECTIONS:
         raise unknown_choice("selection", select, SELECTIONS, option)
 
@@ -256,11 +252,7 @@ def noted(name: str) -> str:
 
 
 def joint_units(name: str, option: str = "--units") -> str:
-    """Return how takes note an arm's units; "" of "".
-
-    Raises:
-        UnusableInputError: none of `UNITS`.
-    """
+    """Return how takes note an arm's units; "" of ""; UnusableInputError: none of `UNITS`."""
     if name and noted(name) not in UNITS.values():
         raise unknown_choice("units", name, UNITS, option)
     return noted(name)

@@ -57,6 +57,8 @@ class SimCell:
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2).
         control_hz: rate at which telemetry is worth reading [Hz].
         fps: policy rate [Hz].
+        period_s: time that a step takes [s].
+        instruction: the task in words.
         model: compiled, for kinematics; privileged where it differs from nominal.
         data: the simulation's state, for whoever steps the model himself; privileged.
         views: the cameras that policies see by, the one that shows the scene first.
@@ -66,6 +68,7 @@ class SimCell:
 
     control_hz = 100.0
     fps = 50.0
+    period_s = 1.0 / fps
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class SimCell:
         """
         if task not in TASKS:
             raise unknown_choice("task", task, TASKS)
-        self.task = task
+        self.task, self.instruction = task, INSTRUCTIONS[task]
         self.arm = arm_named(robot)
         if task == "pick_lift" and self.arm.mounted:
             raise UnusableInputError(
@@ -175,16 +178,6 @@ class SimCell:
         )  # fmt: skip
         file = scene.task_scene(self.task)
         self._holds = parse(file.success, model, f"Scene {file.path}, success")
-
-    @property
-    def period_s(self) -> float:
-        """Time that a step takes [s]."""
-        return 1.0 / self.fps
-
-    @property
-    def instruction(self) -> str:
-        """The task in words."""
-        return INSTRUCTIONS[self.task]
 
     def parameters(self) -> Mapping[str, str]:
         """Return "dimension.mechanism" to "": all of them can be set here, as of `World`."""

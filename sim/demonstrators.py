@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.schema import check_keys, number
+from gaploop.core.take import SUCCESS_HELD_S
 from gaploop.sim.kinematics import fold_square
 from gaploop.sim.predicates import names_in
 from gaploop.sim.scene_file import require_known
@@ -139,8 +140,6 @@ FAST_RAD_S: Final = 2.0
 ENTERED, LEFT = 0.2, 0.8
 """Shares of a part's way over the table: until the first one thing is gone by, from the second on
 the next one."""
-HELD_S: Final = 0.3
-"""Success that lasts as long counts."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def show(world: SceneWorld, uid: str, seed: int, goals: NDArray[np.float64]) -> 
         tips.append(world.data.site(world.scene.tool.site).xpos.copy())
         world.step(world.action_of(goal))
         held = held + 1 if world.success() else 0
-        won = won or held * world.period_s >= HELD_S
+        won = won or held * world.period_s >= SUCCESS_HELD_S
     at_m = np.array([[at for at, _ in row] for row in places]).reshape(len(places), -1, 3)
     away_m = np.linalg.norm(at_m - np.array(tips)[:, None], axis=2)
     gone = (np.linalg.norm(at_m - at_m[0], axis=2) > TOUCHED_M)[: len(goals)]

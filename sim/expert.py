@@ -340,7 +340,11 @@ class _Habits:
 
 
 class ScriptedLeader:
-    """Implements core's `Leader`: read() gives the next joint command."""
+    """Implements core's `Leader`: read() gives the next joint command.
+
+    Attributes:
+        stage: where the attempt is.
+    """
 
     def __init__(
         self,
@@ -403,14 +407,9 @@ class ScriptedLeader:
         elif offset_m < BESIDE_M and turn_rad < 2 * ARRIVED_RAD and not view.gripper_moving:
             self._enter(ExpertStage.DESCEND)
 
-    @property
-    def stage(self) -> ExpertStage:
-        """Where the attempt is."""
-        return self._stage
-
     def done(self) -> bool:
         """Say whether the attempt is over."""
-        return self._stage is ExpertStage.DONE
+        return self.stage is ExpertStage.DONE
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint command for loop time `t_s` [s]; call at the policy rate or faster."""
@@ -419,9 +418,9 @@ class ScriptedLeader:
             period_s = float(np.clip(t_s - self._last_t_s, 0.0, 0.1))
         self._last_t_s = t_s
         view = self._sight.look()
-        if view.hand_near and ExpertStage.DESCEND <= self._stage <= ExpertStage.LOWER:
+        if view.hand_near and ExpertStage.DESCEND <= self.stage <= ExpertStage.LOWER:
             # A grasp that isn't finished starts over afterwards.
-            self._grasp_disturbed = self._stage <= ExpertStage.CLOSE
+            self._grasp_disturbed = self.stage <= ExpertStage.CLOSE
             return LeaderSample(t_s, self._motion.hold())
         if self._grasp_disturbed:
             self._grasp_disturbed = False
@@ -452,23 +451,23 @@ class ScriptedLeader:
         )
 
     def _enter(self, stage: ExpertStage) -> None:
-        self._stage = stage
+        self.stage = stage
         self._waited_s = self._stuck_s = self._reached_s = 0.0
         self._lags = False
 
     def _goal(self, view: SceneView) -> ToolGoal:
-        if self._stage <= ExpertStage.DESCEND or self._grasp is None:
+        if self.stage <= ExpertStage.DESCEND or self._grasp is None:
             self._grasp = self._grasp_goal(view)
-        if self._stage <= ExpertStage.DESCEND:
+        if self.stage <= ExpertStage.DESCEND:
             return self._grasp
-        if self._stage is ExpertStage.CLOSE:
+        if self.stage is ExpertStage.CLOSE:
             return replace(self._grasp, gripper_rad=self._grip.shut_rad)
-        if self._stage is ExpertStage.LIFT:
+        if self.stage is ExpertStage.LIFT:
             height_m = view.rest_z_m + CARRY_M + self._habits.height_m
             height_m += LIFT_EXTRA_M if self._cell.task == "pick_lift" else 0.0
             return replace(self._grasp, height_m=height_m, gripper_rad=self._grip.shut_rad)
         # The held object on the goal, or above it.
-        if self._stage is ExpertStage.CARRY:
+        if self.stage is ExpertStage.CARRY:
             # Where the object is in the gripper, along the tool's x axis.
             self._held_x_m = self._grip.object_offset_m(float(view.half_size_m[0]), 0.0)
             if self._sight.corrects:
@@ -476,13 +475,13 @@ class ScriptedLeader:
                 held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
                 self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
         turn = self._motion.turn_rad
-        if view.goal_yaw_rad is not None and self._stage <= ExpertStage.LOWER:
+        if view.goal_yaw_rad is not None and self.stage <= ExpertStage.LOWER:
             turn = fold_square(view.goal_yaw_rad - polar(view.goal_xy_m)[0])
         axis = self._motion.jaw_axis(view.goal_xy_m, turn)
         xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
-        low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
+        low = self.stage in (ExpertStage.LOWER, ExpertStage.OPEN)
         height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
-        opened = self._stage >= ExpertStage.OPEN
+        opened = self.stage >= ExpertStage.OPEN
         return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
 
     def _grasp_goal(self, view: SceneView) -> ToolGoal:
@@ -502,15 +501,15 @@ class ScriptedLeader:
         reach_m = self._grip.object_offset_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
         xy = view.object_xy_m - reach_m * np.array([np.cos(jaw), np.sin(jaw)])
         height_m = view.object_z_m + DESCEND_M
-        if self._stage is ExpertStage.APPROACH:
+        if self.stage is ExpertStage.APPROACH:
             height_m = view.object_z_m + APPROACH_M + self._habits.height_m
             height_m += 0.06 if view.hand_near else 0.0
         return ToolGoal(xy, height_m, jaw - np.pi - polar(xy)[0], self._grip.open_rad)
 
     def _change_stage(self, view: SceneView, period_s: float) -> None:
-        if self._stage is ExpertStage.DONE or self._grasp is None:
+        if self.stage is ExpertStage.DONE or self._grasp is None:
             return
-        carries = self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
+        carries = self.stage in (ExpertStage.CARRY, ExpertStage.LOWER)
         if carries and view.lost and self._attempts_left > 0:
             self._retry()
             return
@@ -521,26 +520,26 @@ class ScriptedLeader:
             return
         self._waited_s += 1.0 / self._cell.fps
         behind_m = self._behind_m(view)
-        gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
+        gripping = self.stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
         settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
         arm = self._cell.read()
-        if self._stage is ExpertStage.OPEN:
+        if self.stage is ExpertStage.OPEN:
             settled &= bool(arm.position_rad[-1] > 0.5 * self._grip.open_rad)
         self._lags = not settled and bool(np.abs(arm.velocity_rad_s).max() > UNDER_WAY_RAD_S)
         self._stuck_s = 0.0 if self._lags else self._stuck_s + period_s
         if not settled and self._stuck_s <= PATIENCE_S and self._waited_s <= self._patience_s:
             self._reached_s = 0.0
             return
-        if self._reached_s < DWELL_S.get(self._stage, 0.0):
+        if self._reached_s < DWELL_S.get(self.stage, 0.0):
             return
-        if self._stage is ExpertStage.APPROACH and view.hand_near:
+        if self.stage is ExpertStage.APPROACH and view.hand_near:
             return
-        lifted = self._stage is ExpertStage.LIFT and self._cell.task == "pick_lift"
-        missed = self._stage is ExpertStage.RETREAT and not view.placed
+        lifted = self.stage is ExpertStage.LIFT and self._cell.task == "pick_lift"
+        missed = self.stage is ExpertStage.RETREAT and not view.placed
         if missed and self._attempts_left > 0:
             self._retry()
         else:
-            self._enter(ExpertStage.DONE if lifted else ExpertStage(self._stage + 1))
+            self._enter(ExpertStage.DONE if lifted else ExpertStage(self.stage + 1))
 
     def _behind_m(self, view: SceneView) -> float:
         return float(np.linalg.norm(self._motion.position_m - view.tool_m))

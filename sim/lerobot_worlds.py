@@ -20,6 +20,7 @@ from lerobot.utils.constants import ACTION, OBS_ENV_STATE, OBS_IMAGE, OBS_IMAGES
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.take import SUCCESS_HELD_S
 from gaploop.core.twin import Twin
 from gaploop.sim.roles import numbers_in, picture_of, takes_targets
 from gaploop.sim.scene_file import load_scene
@@ -28,8 +29,6 @@ from gaploop.sim.world import GymWorld, WorldSpec
 
 logger = logging.getLogger(__name__)
 
-SUCCESS_HELD_S: Final = 0.3
-"""An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
 USUAL_STEPS: Final = 400
 ROUNDING: Final = 1e-9
 CAMERA: Final = "camera"
@@ -68,11 +67,7 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
         return self.kwargs
 
     def make(self) -> Made:
-        """Make one as it is.
-
-        Raises:
-            UnusableInputError: no such id, or the environment can't be made.
-        """
+        """Make one as it is; UnusableInputError: no such id, or the environment can't be made."""
         if not self.gym:
             raise UnusableInputError("Which environment? Name it: --env.gym=ID or package:ID.")
         package, colon, _ = self.gym.partition(":")

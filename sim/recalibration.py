@@ -17,27 +17,19 @@ import numpy as np
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import StationScene
+from gaploop.sim import tracker
 from gaploop.sim.catalogue import SO101, to_degrees
 from gaploop.sim.conditions import OBJECT_RGBA, TARGET_RGBA
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.flicker import CUT_OFF, FLICKER, FlickerFilter
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
-from gaploop.sim.tracker import (
-    BASE,
-    OBJECT_PLANE_M,
-    POSE,
-    VIEW,
-    TrackerCalibration,
-    plane_from_px,
-    project,
-)
 
 TABLE: Final = "spatial_geometry.table_height"
 ZEROS: Final = "spatial_geometry.zero_offset"
 EXPOSURE: Final = "visual_domain.exposure"
 CAST: Final = "visual_domain.colour_cast"
-READ: Final = (POSE, VIEW, TABLE, ZEROS, BASE)
+READ: Final = (tracker.POSE, tracker.VIEW, TABLE, ZEROS, tracker.BASE)
 """Mechanisms that recalibrating takes out of poses, readings and goals."""
 LIGHT: Final = (EXPOSURE, CAST, FLICKER)
 """Mechanisms that it takes out of pictures."""
@@ -53,14 +45,14 @@ class Recalibration:
     def __init__(
         self, known: Mapping[str, Values], arm: CellArm = SO101, task: str = "pick_place"
     ) -> None:
-        before = TrackerCalibration.nominal(task=task, arm=arm)
+        before = tracker.TrackerCalibration.nominal(task=task, arm=arm)
         size_px, table_m = before.image_size_px, known.get(TABLE, {}).get("table_m", 0.0)
-        target_m = OBJECT_PLANE_M if task == "stack_cube" else 0.0
+        target_m = tracker.OBJECT_PLANE_M if task == "stack_cube" else 0.0
         # From where the nominal tracker puts a thing to where it is, on its plane.
         self._object, self._target = (
-            plane_from_px(size_px, height_m + table_m, arm, known) @ np.linalg.inv(nominal)
+            tracker.plane_from_px(size_px, height_m + table_m, arm, known) @ np.linalg.inv(nominal)
             for height_m, nominal in (
-                (OBJECT_PLANE_M, before.object_from_px),
+                (tracker.OBJECT_PLANE_M, before.object_from_px),
                 (target_m, before.table_from_px),
             )
         )
@@ -76,10 +68,10 @@ class Recalibration:
         azimuth, radius, yaw, target_azimuth, target_radius, *rest = (float(v) for v in tracked)
         seen = from_polar(azimuth, radius)
         edge = YAW_STEP_M * np.array([np.cos(yaw + azimuth), np.sin(yaw + azimuth)])
-        place, ahead = (project(self._object, xy) for xy in (seen, seen + edge))
+        place, ahead = (tracker.project(self._object, xy) for xy in (seen, seen + edge))
         place_azimuth, place_radius = polar(place)
         turned = float(np.arctan2(*(ahead - place)[::-1]))
-        target = polar(project(self._target, from_polar(target_azimuth, target_radius)))
+        target = polar(tracker.project(self._target, from_polar(target_azimuth, target_radius)))
         values = [place_azimuth, place_radius, fold_square(turned - place_azimuth), *target, *rest]
         return np.asarray(values, dtype=np.float64)
 

@@ -567,11 +567,10 @@ def numbers_in(
     observation: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any]]]:
     """Yield the vectors of an observation, each with the keys to it; views, also of tensors."""
+    if isinstance(observation, tuple):
+        observation = dict(enumerate(observation))
     if isinstance(observation, Mapping):
         for key, value in observation.items():
-            yield from numbers_in(value, (*path, str(key)))
-    elif isinstance(observation, tuple):
-        for key, value in enumerate(observation):
             yield from numbers_in(value, (*path, str(key)))
     elif getattr(observation, "ndim", 0) in (1, 2) and hasattr(observation, "__array__"):
         rows = np.atleast_2d(np.asarray(observation))

@@ -139,6 +139,8 @@ class CellModel(ModelApplier):
         camera_delay_s: from a capture until its picture is there [s].
     """
 
+    object_rgba = conditions.OBJECT_RGBA
+
     def __init__(self, options: SceneOptions, gap_seed: int = 0) -> None:
         super().__init__(gap_seed)
         self.arm: CellArm = options.arm
@@ -205,11 +207,6 @@ class CellModel(ModelApplier):
     def make_cylinder(self) -> None:
         """Make the carried object round."""
         self.change_object(shape="cylinder")
-
-    @property
-    def object_rgba(self) -> Rgba:
-        """Colour of the carried object."""
-        return conditions.OBJECT_RGBA
 
     def shade_m(self, azimuth_rad: float, radius_m: float) -> tuple[float, float, float]:
         """Return where a thing hides part of the scene from the camera [m], shape (3,).

@@ -16,20 +16,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core import schema
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import read_spec, strip
-from gaploop.core.schema import (
-    check_keys,
-    load_yaml,
-    mapping,
-    not_in_file,
-    number,
-    pair,
-    ranged,
-    read_as,
-    read_with,
-)
 from gaploop.core.vocabulary import OTHER_WORDS, SEEN
 from gaploop.sim.camera import look_at_quat
 from gaploop.sim.hand import (
@@ -53,7 +43,7 @@ OUT: Final[Mapping[str, tuple[float, ...]]] = {
 
 
 def _size_px(value: Any, where: str) -> tuple[int, int]:
-    width, height = pair(value, where, 8, 4096, "[width, height] in px")
+    width, height = schema.pair(value, where, 8, 4096, "[width, height] in px")
     return int(width), int(height)
 
 
@@ -67,12 +57,12 @@ class SceneCamera:
         view: as a calibration file has it, or None.
     """
 
-    name: str = not_in_file("")
-    size_px: tuple[int, int] = read_with(_size_px, SIZE_PX)
-    view: View | None = not_in_file(None)
-    eye_m: NDArray[np.float64] | None = read_with(triple, None)
-    at_m: NDArray[np.float64] | None = read_with(triple, None)
-    fovy_deg: float = ranged(45.0, 1.0, 170.0)
+    name: str = schema.not_in_file("")
+    size_px: tuple[int, int] = schema.read_with(_size_px, SIZE_PX)
+    view: View | None = schema.not_in_file(None)
+    eye_m: NDArray[np.float64] | None = schema.read_with(triple, None)
+    at_m: NDArray[np.float64] | None = schema.read_with(triple, None)
+    fovy_deg: float = schema.ranged(45.0, 1.0, 170.0)
 
 
 @dataclass(frozen=True)
@@ -106,17 +96,17 @@ class PlacedBody:
         z_m: None for the height that it has in the model.
     """
 
-    x_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
-    y_m: tuple[float, float] = read_with(span_within(-FAR_M, FAR_M))
-    yaw_deg: tuple[float, float] = read_with(span_within(-360.0, 360.0), (0.0, 0.0))
-    z_m: float | None = ranged(None, -FAR_M, FAR_M)
-    body: str = not_in_file("")
+    x_m: tuple[float, float] = schema.read_with(span_within(-FAR_M, FAR_M))
+    y_m: tuple[float, float] = schema.read_with(span_within(-FAR_M, FAR_M))
+    yaw_deg: tuple[float, float] = schema.read_with(span_within(-360.0, 360.0), (0.0, 0.0))
+    z_m: float | None = schema.ranged(None, -FAR_M, FAR_M)
+    body: str = schema.not_in_file("")
 
 
 def _tool(said: Any, where: str) -> Tool:
     if not isinstance(said, dict):
         return Tool(str(said or ""))
-    check_keys(said, ("site", "body", "at_m", "out"), where)
+    schema.check_keys(said, ("site", "body", "at_m", "out"), where)
     if ("site" in said) == ("body" in said):
         raise UnusableInputError(f"{where}: give site, or body with at_m.")
     if (out := str(said.get("out", "z"))) not in OUT:
@@ -127,14 +117,14 @@ def _tool(said: Any, where: str) -> Tool:
 
 def _cameras(said: Any, where: str) -> tuple[SceneCamera, ...]:
     found = list[SceneCamera]()
-    for name, given in mapping(said, where, "name: {eye_m, at_m}").items():
+    for name, given in schema.mapping(said, where, "name: {eye_m, at_m}").items():
         place = f"{where}, {name}"
         if "calibration" in (given or {}):
             known = read_cameras({name: given}, where)[str(name)]
             view = view_of(str(name), known, str(name), SIZE_PX, place)
             found.append(SceneCamera(str(name), view.size_px, view))
             continue
-        camera = read_as(SceneCamera, given, place)
+        camera = schema.read_as(SceneCamera, given, place)
         if (camera.eye_m is None) != (camera.at_m is None):
             raise UnusableInputError(f"{place}: eye_m and at_m go together.")
         found.append(replace(camera, name=str(name)))
@@ -143,15 +133,15 @@ def _cameras(said: Any, where: str) -> tuple[SceneCamera, ...]:
 
 def _reset(said: Any, where: str) -> tuple[PlacedBody, ...]:
     return tuple(
-        replace(read_as(PlacedBody, spot, f"{where}, {name}"), body=str(name))
-        for name, spot in mapping(said, where, "body: {x_m, y_m}").items()
+        replace(schema.read_as(PlacedBody, spot, f"{where}, {name}"), body=str(name))
+        for name, spot in schema.mapping(said, where, "body: {x_m, y_m}").items()
     )
 
 
 def _gripper(said: Any, where: str) -> tuple[dict[str, Any], tuple[tuple[str, float, float], ...]]:
     """Return a gripper by its first joint, and what goes with it: (name, closed, open) of each."""
-    given = mapping(said, where, "{joint: NAME, open: …, closed: …}")
-    check_keys(given, ("joint", "open", "closed"), where)
+    given = schema.mapping(said, where, "{joint: NAME, open: …, closed: …}")
+    schema.check_keys(given, ("joint", "open", "closed"), where)
     lists = {key: value if isinstance(value, list) else [value] for key, value in given.items()}
     count = len(lists.get("joint", ()))
     if count < 2:
@@ -159,7 +149,9 @@ def _gripper(said: Any, where: str) -> tuple[dict[str, Any], tuple[tuple[str, fl
     for key in ("closed", "open"):
         if len(lists.get(key, ())) != count:
             raise UnusableInputError(f"{where}: give open and closed of all {count} joints.")
-        lists[key] = [number(value, f"{where}, {key}", -FAR_M, FAR_M) for value in lists[key]]
+        lists[key] = [
+            schema.number(value, f"{where}, {key}", -FAR_M, FAR_M) for value in lists[key]
+        ]
     if lists["closed"][0] == lists["open"][0]:
         raise UnusableInputError(f"{where}: open and closed are the same.")
     others = zip(lists["joint"], lists["closed"], lists["open"], strict=True)
@@ -168,7 +160,7 @@ def _gripper(said: Any, where: str) -> tuple[dict[str, Any], tuple[tuple[str, fl
 
 
 def _choices(said: Any, where: str) -> dict[str, list[str]]:
-    found = mapping(said, where, "name: [this, that]")
+    found = schema.mapping(said, where, "name: [this, that]")
     for name, values in found.items():
         if not isinstance(values, list) or not values or not str(name).isidentifier():
             raise UnusableInputError(f"{where}, {name}: give a list of names, such as [red, blue].")
@@ -203,26 +195,26 @@ class Scene:
         partner: a person's hand that gives the robot something, or takes it.
     """
 
-    mjcf: Path = read_with(_as_it_is)
-    success: Any = read_with(_as_it_is)
-    instruction: Sequence[str] = read_with(_words)
-    path: Path = not_in_file(Path())
-    arm: Path | None = read_with(_as_it_is, None)
-    arm_at_m: Sequence[float] | NDArray[np.float64] = read_with(triple, (0.0, 0.0, 0.0))
-    arm_turn_deg: float = ranged(0.0, -360.0, 360.0)
-    joints: tuple[str, ...] = read_with(_listed, ())
+    mjcf: Path = schema.read_with(_as_it_is)
+    success: Any = schema.read_with(_as_it_is)
+    instruction: Sequence[str] = schema.read_with(_words)
+    path: Path = schema.not_in_file(Path())
+    arm: Path | None = schema.read_with(_as_it_is, None)
+    arm_at_m: Sequence[float] | NDArray[np.float64] = schema.read_with(triple, (0.0, 0.0, 0.0))
+    arm_turn_deg: float = schema.ranged(0.0, -360.0, 360.0)
+    joints: tuple[str, ...] = schema.read_with(_listed, ())
     gripper: Mapping[str, Any] = field(default_factory=dict)
-    tool: Tool = read_with(_tool, Tool())
-    fingers: tuple[tuple[str, float, float], ...] = not_in_file(())
+    tool: Tool = schema.read_with(_tool, Tool())
+    fingers: tuple[tuple[str, float, float], ...] = schema.not_in_file(())
     home_deg: Mapping[str, float] = field(default_factory=dict)
-    cameras: tuple[SceneCamera, ...] = read_with(_cameras, ())
-    fps: float = ranged(25.0, 1.0, 500.0)
-    reset: tuple[PlacedBody, ...] = read_with(_reset, ())
-    choices: Mapping[str, Sequence[str]] = read_with(_choices, default_factory=dict)
+    cameras: tuple[SceneCamera, ...] = schema.read_with(_cameras, ())
+    fps: float = schema.ranged(25.0, 1.0, 500.0)
+    reset: tuple[PlacedBody, ...] = schema.read_with(_reset, ())
+    choices: Mapping[str, Sequence[str]] = schema.read_with(_choices, default_factory=dict)
     wordings: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata={"read": None})
-    demonstrator: Sequence[Mapping[str, Any]] = read_with(_listed, ())
-    max_s: float = ranged(12.0, 0.1, 600.0)
-    partner: Partner | None = read_with(read_partner, None)
+    demonstrator: Sequence[Mapping[str, Any]] = schema.read_with(_listed, ())
+    max_s: float = schema.ranged(12.0, 0.1, 600.0)
+    partner: Partner | None = schema.read_with(read_partner, None)
 
     @property
     def is_worded_anew(self) -> bool:
@@ -265,23 +257,23 @@ def _chosen(said: Any, chosen: Mapping[str, str], where: str) -> Any:
 
 
 def load_scene(path: Path) -> Scene:
-    """Read a scene file.
-
-    Raises:
-        UnusableInputError: it can't be read, or says something unknown.
-    """
-    said, where = load_yaml(path, "Scene"), f"Scene {path}"
-    for camera in mapping(said.get("cameras"), f"{where}, cameras", "name: {eye_m, at_m}").values():
+    """Read a scene file; UnusableInputError: it can't be read, or says something unknown."""
+    said, where = schema.load_yaml(path, "Scene"), f"Scene {path}"
+    for camera in schema.mapping(
+        said.get("cameras"), f"{where}, cameras", "name: {eye_m, at_m}"
+    ).values():
         if isinstance(camera, dict) and "calibration" in camera:  # beside the scene
             camera["calibration"] = str(path.parent / str(camera["calibration"]))
     said |= {key: _model_file(said[key], path) for key in ("mjcf", "arm") if key in said}
     wordings = dict[str, Sequence[str]]()
     if isinstance(levels := said.get("instruction"), dict):
-        check_keys(levels, (SEEN, *OTHER_WORDS), f"{where}, instruction", (SEEN,))
+        schema.check_keys(levels, (SEEN, *OTHER_WORDS), f"{where}, instruction", (SEEN,))
         wordings = {k: _words(v) for k, v in levels.items() if k != SEEN}
         said["instruction"] = levels[SEEN]
     said["gripper"], fingers = _gripper(said.get("gripper"), f"{where}, gripper")
-    return replace(read_as(Scene, said, where), path=path, wordings=wordings, fingers=fingers)
+    return replace(
+        schema.read_as(Scene, said, where), path=path, wordings=wordings, fingers=fingers
+    )
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str], where: str) -> None:

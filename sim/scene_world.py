@@ -185,10 +185,6 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Return the joints [rad, m], shape (n_joints,)."""
         return self.servos.positions(self.data)
 
-    def velocities(self) -> NDArray[np.float64]:
-        """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""
-        return self.servos.velocities(self.data)
-
     @property
     def rest_action(self) -> NDArray[np.float32]:
         """The action that keeps the arm at home."""

@@ -76,39 +76,15 @@ def _tiles(rng: Rng, n: int) -> Field:
     return np.where((x % 1 < joint) | (y % 1 < joint), 0.0, 0.7 + 0.3 * _clouds(rng, n))
 
 
-def _checks(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n)
+def _on_grid(
+    draw: Callable[[Rng, Field, Field], Field], most: float = 12.0
+) -> Callable[[Rng, int], Field]:
+    """Return what draws a pattern by coordinates of the pixels, as of `_grid`."""
+    return lambda rng, n: draw(rng, *_grid(rng, n, most))
+
+
+def _squares(x: Field, y: Field) -> Field:
     return np.asarray((np.floor(x) + np.floor(y)) % 2)
-
-
-def _plaid(rng: Rng, n: int) -> Field:
-    x, y = (v % 1 < rng.uniform(0.2, 0.7) for v in _grid(rng, n))
-    return np.asarray(0.5 * x + 0.5 * y)
-
-
-def _dots(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n)
-    return np.asarray((np.hypot(x % 1 - 0.5, y % 1 - 0.5) < rng.uniform(0.15, 0.4)) * 1.0)
-
-
-def _rings(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n)
-    return _wave(np.hypot(x - 9.0, y - 9.0))
-
-
-def _ripples(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n)
-    return _wave(x + rng.uniform(0.1, 0.6) * np.sin(2.0 * y))
-
-
-def _zigzag(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n)
-    return np.asarray(((x + 2.0 * np.abs(y % 1 - 0.5)) % 1 < 0.5) * 1.0)
-
-
-def _weave(rng: Rng, n: int) -> Field:
-    x, y = _grid(rng, n, 30.0)
-    return np.where((np.floor(x) + np.floor(y)) % 2, _wave(x), 0.6 * _wave(y))
 
 
 def _voronoi(rng: Rng, n: int) -> tuple[Field, Field, NDArray[np.int64]]:
@@ -155,21 +131,25 @@ PATTERNS: Final[Mapping[str, Callable[[Rng, int], Field]]] = {
     "marble": lambda rng, n: _wave(_grid(rng, n, 4.0)[0] + rng.uniform(0.5, 2.5) * _clouds(rng, n)),
     "wood": _wood,
     "grain": lambda rng, n: _smooth(rng, n, int(rng.integers(n // 8, n)), int(rng.integers(2, 8))),
-    "stripes": lambda rng, n: (_grid(rng, n, 20.0)[0] % 1 < rng.uniform(0.2, 0.8)) * 1.0,
-    "corduroy": lambda rng, n: _wave(_grid(rng, n, 30.0)[0]),
-    "checks": _checks,
-    "plaid": _plaid,
+    "stripes": _on_grid(lambda rng, x, _: (x % 1 < rng.uniform(0.2, 0.8)) * 1.0, 20.0),
+    "corduroy": _on_grid(lambda _rng, x, _y: _wave(x), 30.0),
+    "checks": _on_grid(lambda _, x, y: _squares(x, y)),
+    "plaid": lambda rng, n: sum(
+        (0.5 * (v % 1 < rng.uniform(0.2, 0.7)) for v in _grid(rng, n)), np.zeros((n, n))
+    ),
     "bricks": _bricks,
     "tiles": _tiles,
-    "dots": _dots,
-    "rings": _rings,
-    "ripples": _ripples,
-    "zigzag": _zigzag,
-    "weave": _weave,
+    "dots": _on_grid(
+        lambda rng, x, y: (np.hypot(x % 1 - 0.5, y % 1 - 0.5) < rng.uniform(0.15, 0.4)) * 1.0
+    ),
+    "rings": _on_grid(lambda _, x, y: _wave(np.hypot(x - 9.0, y - 9.0))),
+    "ripples": _on_grid(lambda rng, x, y: _wave(x + rng.uniform(0.1, 0.6) * np.sin(2.0 * y))),
+    "zigzag": _on_grid(lambda _, x, y: ((x + 2.0 * np.abs(y % 1 - 0.5)) % 1 < 0.5) * 1.0),
+    "weave": _on_grid(lambda _, x, y: np.where(_squares(x, y), _wave(x), 0.6 * _wave(y)), 30.0),
     "pebbles": lambda rng, n: 1.0 - np.clip(4.0 * _voronoi(rng, n)[0], 0, 1),
     "cracks": lambda rng, n: np.clip(20.0 * np.diff(_voronoi(rng, n)[:2], axis=0)[0], 0, 1),
     "terrazzo": _terrazzo,
-    "gradient": lambda rng, n: _grid(rng, n, 3.0)[0] % 4 / 4,
+    "gradient": _on_grid(lambda _rng, x, _y: x % 4 / 4, 3.0),
     "spots": lambda rng, n: np.exp(-(_smooth(rng, n, int(rng.integers(3, 9))) ** 2) * 6.0),
     "stains": lambda rng, n: (_clouds(rng, n) > rng.uniform(0.35, 0.65)) * 1.0,
     "camouflage": lambda rng, n: np.round(3.0 * _clouds(rng, n)) / 3.0,
@@ -322,11 +302,7 @@ class Library:
         return part[number % len(part)]
 
     def texture(self, number: int, n: int) -> Texture:
-        """Return a look, shape (n, n, 3).
-
-        Raises:
-            UnusableInputError: a file can't be read as a picture.
-        """
+        """Return a look, shape (n, n, 3); UnusableInputError: a file can't be read as a picture."""
         file = self._file("textures", number)
         return _read(file, n) if file else procedural(self._category(PATTERNS, number), number, n)
 

@@ -232,10 +232,8 @@ def _of_mesh(model: mujoco.MjModel, mesh: int) -> Shape:
     """Return a mesh, each corner once for each triangle where it has places in a texture."""
     start, count = int(model.mesh_faceadr[mesh]), int(model.mesh_facenum[mesh])
     first, many = int(model.mesh_vertadr[mesh]), int(model.mesh_vertnum[mesh])
-    corners, triangles = (
-        model.mesh_vert[first : first + many],
-        model.mesh_face[start : start + count],
-    )
+    corners = model.mesh_vert[first : first + many]
+    triangles = model.mesh_face[start : start + count]
     placed = int(model.mesh_texcoordadr[mesh])
     if placed < 0:
         return corners, triangles, None

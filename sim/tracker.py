@@ -170,7 +170,6 @@ class Tracker:
         self.domain = domain
         self.object_fraction = OCCLUDED_FRACTION
         """Share of its nominal area from which the object counts as seen."""
-        self.last: Detection | None = None
         self.reset()
 
     @classmethod
@@ -191,7 +190,6 @@ class Tracker:
         self._object_xy, self._target_xy = middle, middle
         self._yaw_rad = 0.0
         self._ever_seen = [False, False]
-        self.last = None
 
     def observe(self, image: NDArray[np.uint8], t_s: float = 0.0) -> NDArray[np.float64]:
         """Track the scene in a picture, RGB, shape (size, size, 3); its time isn't used.
@@ -203,7 +201,6 @@ class Tracker:
         """
         del t_s
         found = self.detect(image)
-        self.last = found
         thing, goal, known = found.object, found.target, self.calibration
         visible = thing is not None and found.object_area_ratio >= self.object_fraction
         if thing is not None and (visible or not self._ever_seen[0]):

@@ -8,8 +8,8 @@ import copy
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -411,26 +411,26 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             timestep_s = float(known.model.opt.timestep)
         sensors = SensorPath(known.zero_keys if known else ZERO_KEYS)
         on = Appliers(model, ImagePath(), CommandPath(timestep_s), sensors)
-        for gap in gaps:
+
+        @contextmanager
+        def asking_for(what: str) -> Iterator[None]:
             try:
-                put_into(on, [gap])
+                yield
                 _check(on, known)
             except UnavailableError as error:
-                raise UnavailableError(f"{gap.key} can't be set here: {error}.") from error
-        try:
+                raise UnavailableError(f"{what} here: {error}.") from error
+
+        for gap in gaps:
+            with asking_for(f"{gap.key} can't be set"):
+                put_into(on, [gap])
+        with asking_for(f"{', '.join(given)} can't be set"):
             put_into(on, (), given)
-            _check(on, known)
-        except UnavailableError as error:
-            raise UnavailableError(f"{', '.join(given)} can't be set here: {error}.") from error
         conditions = dict(conditions)
         level = conditions.pop(INSTRUCTION, SEEN)
         if level not in (SEEN, *getattr(getattr(self.unwrapped, "scene", None), "wordings", ())):
             raise UnavailableError(f"no {level} words for its instruction are in a scene file")
-        try:
+        with asking_for(f"{conditions} can't be set up"):
             set_up(on, conditions)
-            _check(on, known)
-        except UnavailableError as error:
-            raise UnavailableError(f"{conditions} can't be set up here: {error}.") from error
         return on
 
     # What it does.
@@ -519,15 +519,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             width, height = known.size_px
         key = camera, width, height
         if key not in self._drawers:
-            drawer = LayeredCamera(
-                self.model,
-                self.model.camera(camera).name,
-                width,
-                height,
-                known.lens if known else None,
-            )
-            drawer.forget(self._photo)
-            self._drawers[key] = drawer
+            shown, lens = self.model.camera(camera).name, known.lens if known else None
+            self._drawers[key] = LayeredCamera(self.model, shown, width, height, lens)
+            self._drawers[key].forget(self._photo)
         drawn = self._drawers[key].draw(self.data)
         # gymnasium's renderer takes for granted that its own graphics context is the current one.
         viewer = getattr(getattr(self.unwrapped, "mujoco_renderer", None), "viewer", None)
@@ -675,20 +669,20 @@ def _check(on: Appliers, known: Survey | None) -> None:
     moves, servos = on.commands, bool(known and known.servos)
     limits = np.minimum(moves.speed_limit_rad_s, moves.acceleration_limit_rad_s2)
     bands = np.add(moves.play_rad, moves.dead_band_rad)
-    if known is None and (bands.any() or np.isfinite(limits).any() or on.sensors.shifts):
-        raise UnavailableError("no MuJoCo model was found in it")
-    if not servos and (bands.any() or np.isfinite(limits).any()):
-        raise UnavailableError("no position servos drive its arm")
-    if on.sensors.shifts and not servos and not (known and known.readings):
-        raise UnavailableError("its observation shows no joint angles")
-    if not servos and moves.faults:
-        raise UnavailableError("no position servos drive its arm")
-    if moves.heat:
-        raise UnavailableError("only the embedded cell's servos warm over a session")
-    if on.model.hand:
-        raise UnavailableError("a person reaches into the embedded cell only")
-    if on.sensors.force_drift_n or on.sensors.force_noise_n:
-        raise UnavailableError("only arms of the embedded cell have force sensors")
+    drives = bands.any() or np.isfinite(limits).any()
+    forces = on.sensors.force_drift_n or on.sensors.force_noise_n
+    shown = servos or (known and known.readings)
+    for is_asked, lacks in (
+        (known is None and (drives or on.sensors.shifts), "no MuJoCo model was found in it"),
+        (not servos and drives, "no position servos drive its arm"),
+        (on.sensors.shifts and not shown, "its observation shows no joint angles"),
+        (not servos and moves.faults, "no position servos drive its arm"),
+        (moves.heat, "only the embedded cell's servos warm over a session"),
+        (on.model.hand, "a person reaches into the embedded cell only"),
+        (forces, "only arms of the embedded cell have force sensors"),
+    ):
+        if is_asked:
+            raise UnavailableError(lacks)
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:

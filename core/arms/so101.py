@@ -68,7 +68,6 @@ CELL: Final = arm.CellArm(
     joint_names=arm.SIX_JOINTS,
     home_q_rad=(1.397, -0.57, 0.587, 1.552, 0.046, 0.75),
     finger_bodies=("gripper", "moving_jaw_so101_v1"),
-    main_joints=(0, 1, 2, 3),
     zero_keys=("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad"),
     grip=arm.Grip(
         travel_rad=GRIPPER_RAD,

@@ -16,25 +16,13 @@ from typing import Final, Literal
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
-from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
-from gaploop.sim.gaps.mechanisms import MECHANISMS
-from gaploop.sim.gaps.randomised import MEASURED, RANDOMISED
+from gaploop.sim.gaps.mechanism import Appliers, Values, stream
+from gaploop.sim.gaps.mechanism import Mechanism as Mechanism
+from gaploop.sim.gaps.mechanism import Parameter as Parameter
+from gaploop.sim.gaps.mechanisms import MECHANISMS as MECHANISMS
+from gaploop.sim.gaps.randomised import MEASURED
+from gaploop.sim.gaps.randomised import RANDOMISED as RANDOMISED
 from gaploop.sim.gaps.readings import READINGS
-
-__all__ = [
-    "MECHANISMS",
-    "RANDOMISED",
-    "HeldOut",
-    "InjectedGap",
-    "Mechanism",
-    "Parameter",
-    "add_mechanisms",
-    "all_mechanisms",
-    "draw_gaps",
-    "mechanism_named",
-    "mechanisms_of",
-    "put_into",
-]
 
 HeldOut = Literal["any", "never", "only", "blind"]
 MODULES: Final = "GAPLOOP_GAPS_MODULES"

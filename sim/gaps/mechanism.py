@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import mujoco
 import numpy as np
@@ -26,6 +26,9 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.conditions import Lighting
 from gaploop.sim.hand import HandVisits
 from gaploop.sim.textures import Library
+
+if TYPE_CHECKING:
+    from gaploop.sim.gaps.readings import ReadingNoise
 
 type Rng = np.random.Generator
 type Vector = NDArray[np.float64]
@@ -63,6 +66,10 @@ class Parameter:
         nominal: value in the nominal cell; a usual one where it only says how or where.
         relative_to: what a gap's value grows with in another scene than the cell: its "object",
             "camera" (distance), "period" or "scene"; "" for nothing.
+        full: what severity 1 adds to it; None where no severity draws it.
+        factor: what severity 1 multiplies it by, instead.
+        either_way: in one of two opposite directions.
+        is_exact: stations of equal severity have the same.
     """
 
     name: str
@@ -71,6 +78,18 @@ class Parameter:
     high: float
     nominal: float = 0.0
     relative_to: str = ""
+    full: float | None = None
+    factor: float | None = None
+    either_way: bool = False
+    is_exact: bool = False
+
+    def drawn(self, rng: Rng, severity: float) -> float:
+        """Return a value for a severity in (0, 1]."""
+        full = (self.full or 0.0) * (sign(rng) if self.either_way else 1.0)
+        more = 1.0 if self.is_exact else spread(rng)
+        if self.factor is not None:
+            return float(self.nominal * self.factor ** (severity * more))
+        return self.nominal + full * severity * more
 
 
 class Mechanism(ABC):
@@ -78,7 +97,6 @@ class Mechanism(ABC):
 
     Attributes:
         name: short name, unique within the dimension.
-        at_full: what severity 1 means, with units.
         parameters: what it may change. With all of them nominal the cell is the nominal one.
         held_out: kept out of everything that is trained, for honest tests.
         blind: held out, and nobody who diagnoses was told of it.
@@ -87,7 +105,6 @@ class Mechanism(ABC):
 
     dimension: ClassVar[GapDimension]
     name: ClassVar[str]
-    at_full: ClassVar[str] = "no gap"
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False
@@ -100,7 +117,10 @@ class Mechanism(ABC):
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         """Return values for a severity in (0, 1]; direction and spread come from `rng`."""
-        raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
+        drawn = [p for p in self.parameters if p.full is not None or p.factor is not None]
+        if not drawn:
+            raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
+        return {p.name: p.drawn(rng, severity) for p in drawn}
 
     @abstractmethod
     def apply(self, p: Values, on: Appliers) -> None:
@@ -183,6 +203,13 @@ class ModelApplier:
         edits: bodies to add before the model is compiled.
         library: what the numbers of looks stand for.
         criterion: what counts as success, a `predicates.Criterion`.
+        motors: returns the servos of a model but the gripper's: actuator, degree of freedom, and
+            how much stronger than the SO-101's it is, by which a torque grows.
+        goal_joints: returns the joint that each goal of a servo is for, in order, "" of a gripper.
+        grippers: returns the actuators of a model that close the grippers.
+        surface: returns the geoms of a model's table, room, object or target, [] without such.
+        middle_m: returns about where the object lies [m], shape (3,): what lamps are aimed at.
+        cameras: returns the cameras of a model that a policy sees by.
     """
 
     lacks: ClassVar[str] = "only the embedded cell has that"
@@ -231,37 +258,6 @@ class ModelApplier:
         """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
             change(model)
-
-    def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
-        """Return the servos but the gripper's: actuator, degree of freedom, relative strength.
-
-        The last is how much stronger it is than the SO-101's: by that a torque grows.
-        """
-        del model
-        raise UnavailableError(self.lacks)
-
-    def goal_joints(self) -> list[str]:
-        """Return the joint that each goal of a servo is for, in order; "" of a gripper's."""
-        raise UnavailableError(self.lacks)
-
-    def grippers(self, model: mujoco.MjModel) -> Sequence[int]:
-        """Return the actuators that close the grippers."""
-        del model
-        raise UnavailableError(self.lacks)
-
-    def surface(self, model: mujoco.MjModel, role: str) -> Sequence[int]:
-        """Return the geoms of a table, room, object or target; none where there is no such."""
-        del model, role
-        raise UnavailableError(self.lacks)
-
-    def middle_m(self) -> Vector:
-        """Return about where the object lies [m], shape (3,): what lamps are aimed at."""
-        raise UnavailableError(self.lacks)
-
-    def cameras(self, model: mujoco.MjModel) -> Sequence[int]:
-        """Return the cameras that a policy sees by."""
-        del model
-        raise UnavailableError(self.lacks)
 
     def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
         """Change each of `motors`; `change` gets the model and what `motors` says of one."""
@@ -383,14 +379,9 @@ def _places(height: int, width: int) -> tuple[Vector, Vector]:
     return x, y
 
 
-class GoalFault(Protocol):
-    """Loses goals on their way to the servos."""
-
-    def reset(self, rng: Rng) -> None:
-        """Draw what changes from take to take."""
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        """Change a goal [rad], shape (n_joints,), at `t_s` [s]; the servos have the one before."""
+type GoalFault = Callable[[Rng], Callable[[float, Vector, Vector], None]]
+"""Draws what changes from take to take, and returns what loses the take's goals: that changes a
+goal [rad], shape (n_joints,), in place, at a time [s]; the servos have the one before."""
 
 
 @dataclass(frozen=True)
@@ -454,8 +445,7 @@ class CommandPath:
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
         self._step_rad = np.zeros_like(q_rad)
-        for key, fault in self.faults.items():
-            fault.reset(stream(seed, key))
+        self._faults = [begin(stream(seed, key)) for key, begin in self.faults.items()]
 
     def push(self, t_s: float, q_rad: Vector) -> None:
         """Take note of a goal [rad], shape (n_joints,), given at `t_s` [s]."""
@@ -465,8 +455,8 @@ class CommandPath:
         """Set point [rad], shape (n_joints,), at `t_s` [s]; to be called once per physics step."""
         while self._pending and self._pending[0][0] <= t_s - self.latency_s + 1e-9:
             goal = self._pending.popleft()[1]
-            for fault in self.faults.values():
-                fault.pass_on(t_s, goal, self._goal)
+            for lose in self._faults:
+                lose(t_s, goal, self._goal)
             if self._ignores:
                 heard = np.abs(goal - self._goal) > self.dead_band_rad
                 goal = np.where(heard, goal, self._goal)
@@ -493,24 +483,9 @@ LEVER_M: Final = 0.05
 their sheets."""
 
 
-class ReadingFault(Protocol):
-    """Makes encoders read another angle than the true one."""
-
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        """Draw what changes from take to take."""
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
-
-
-class LoggedNoise(Protocol):
-    """Noise as a real arm's logs show it."""
-
-    def reset(self, rng: Rng) -> None:
-        """Draw what changes from take to take."""
-
-    def read(self, t_s: float, q_rad: Vector) -> Vector:
-        """Return what is read of angles [rad], shape (n_joints,), at `t_s` [s]."""
+type ReadingFault = Callable[[Rng, int], Callable[[Vector, float], None]]
+"""Draws what changes from take to take, for so many joints, and returns what encoders read beyond
+the true angles: that adds it to an offset [rad], shape (n_joints,), in place, at a time [s]."""
 
 
 class SensorPath:
@@ -536,7 +511,8 @@ class SensorPath:
         self.zero_rad: Vector = np.zeros(len(self.zero_keys))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
-        self.logged: LoggedNoise | None = None
+        self._faults: list[Callable[[Vector, float], None]] = []
+        self.logged: ReadingNoise | None = None
         self.force_drift_n = self.force_noise_n = 0.0
 
     def reset(self, seed: Sequence[int]) -> None:
@@ -546,8 +522,8 @@ class SensorPath:
         self.offsets_active = bool(self.zero_rad.any() or self.step_rad or self.faults)
         self._noise = stream(seed, "noise")
         self._held: Vector | None = None
-        for key, fault in self.faults.items():
-            fault.reset(stream(seed, key), len(self.zero_rad))
+        n_joints = len(self.zero_rad)
+        self._faults = [begin(stream(seed, key), n_joints) for key, begin in self.faults.items()]
         if self.logged:
             self.logged.reset(stream(seed, "logged"))
         self._outages: Vector = np.empty(0)  # times [s] at which the bus goes down, up, down, ...
@@ -573,8 +549,8 @@ class SensorPath:
         A servo controls its own reading, so the same offset moves the arm the other way.
         """
         offset = self.zero_rad.copy()
-        for fault in self.faults.values():
-            fault.add_to(offset, t_s)
+        for add in self._faults:
+            add(offset, t_s)
         if self.step_rad:
             read = q_rad + offset
             offset += np.round(read / self.step_rad) * self.step_rad - read

@@ -1,13 +1,13 @@
-"""The gap mechanisms, each with what its severity means and how it acts.
+"""The gap mechanisms: what a severity draws of each, and how it acts.
 
-Severity 1 is a bad cell that one could meet, not a broken one; docs/diagnose/gaps.md has what it
-costs. To add one: write its class here and name it in `MECHANISMS`; nothing that is drawn for
-another mechanism changes.
+Severity 1 is a bad cell that one could meet, not a broken one; docs/diagnose/gaps.md has what it is
+in words and what it costs. To add one: write its class here and name it in `MECHANISMS`; nothing
+that is drawn for another mechanism changes.
 """
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import cv2
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.vocabulary import GapDimension as G
+from gaploop.sim import hand
 from gaploop.sim.gaps.mechanism import (
     JOINTS,
     OBJECT_HALF_M,
@@ -33,15 +34,6 @@ from gaploop.sim.gaps.mechanism import (
     sign,
     spread,
 )
-from gaploop.sim.hand import (
-    FINGER_REACH_M,
-    HOVER_HEIGHT_M,
-    PUSH_HEIGHT_M,
-    PUSH_SPEED_M_S,
-    SPEED_M_S,
-    HandVisits,
-    Knot,
-)
 from gaploop.sim.predicates import FULL_SQUARE_RAD
 
 type Picture = NDArray[np.floating]
@@ -49,13 +41,9 @@ type Picture = NDArray[np.floating]
 
 class _Slippery(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slippery"
-    at_full = "finger friction / 250"
-    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
-        # lower than that of any real pad; the factor stands for poor pads on a heavier object.
-        return {"friction_factor": 0.004 ** (severity * spread(rng))}
+    # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
+    # lower than that of any real pad; the factor stands for poor pads on a heavier object.
+    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0, factor=0.004),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.change
@@ -65,7 +53,6 @@ class _Slippery(Mechanism):
 
 class _Soft(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "soft"
-    at_full = "contact time constant x3, creeping grip"
     parameters = (
         Parameter("time_constant_factor", "1", 0.2, 10.0, 1.0),
         Parameter("slip_creep", "1", 0.0, 1.0),
@@ -88,11 +75,7 @@ class _Soft(Mechanism):
 
 class _Sticky(Mechanism):
     dimension, name, held_out = G.CONTACT_DYNAMICS, "sticky", True
-    at_full = "finger pads hold on with 4 N"
-    parameters = (Parameter("adhesion_n", "N", 0.0, 20.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"adhesion_n": 4.0 * severity * spread(rng)}
+    parameters = (Parameter("adhesion_n", "N", 0.0, 20.0, full=4.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.edit
@@ -107,7 +90,6 @@ class _Sticky(Mechanism):
 
 class _Exposure(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "exposure"
-    at_full = "2.0 stops darker or 1.8 brighter"
     parameters = (
         Parameter("gain", "1", 0.02, 50.0, 1.0),
         Parameter("gamma", "1", 0.2, 5.0, 1.0),
@@ -127,7 +109,6 @@ class _Exposure(Mechanism):
 
 class _ColourCast(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "colour_cast"
-    at_full = "cast of 45 %, veil of 25 %"
     parameters = (
         Parameter("cast_hue_rad", "rad", -2.0 * math.pi, 2.0 * math.pi),
         Parameter("cast_strength", "1", 0.0, 2.0),
@@ -156,11 +137,7 @@ class _ColourCast(Mechanism):
 
 class _Blur(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "blur"
-    at_full = "defocus, sigma 5.5 % of image width"
-    parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"defocus_fraction": 0.055 * severity * spread(rng)}
+    parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3, full=0.055),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.images.at(ImageStage.FOCUS)
@@ -171,17 +148,10 @@ class _Blur(Mechanism):
 
 class _Lens(Mechanism):
     dimension, name, held_out = G.VISUAL_DOMAIN, "lens", True
-    at_full = "corners 75 % darker, 45 % distortion"
     parameters = (
-        Parameter("vignette", "1", 0.0, 1.0),
-        Parameter("distortion", "1", -1.0, 1.0),
+        Parameter("vignette", "1", 0.0, 1.0, full=0.75, is_exact=True),
+        Parameter("distortion", "1", -1.0, 1.0, full=0.45, either_way=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "vignette": 0.75 * severity,
-            "distortion": sign(rng) * 0.45 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.images.at(ImageStage.LENS)
@@ -204,18 +174,11 @@ class _Lens(Mechanism):
 
 class _EncoderDrift(Mechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_drift"
-    at_full = "3 deg drift, 0.5 deg noise"
     parameters = (
-        Parameter("drift_rad", "rad", 0.0, 0.5),
-        Parameter("noise_rad", "rad", 0.0, 0.2),
+        Parameter("drift_rad", "rad", 0.0, 0.5, full=math.radians(3.0)),
+        Parameter("noise_rad", "rad", 0.0, 0.2, full=math.radians(0.5), is_exact=True),
         *(Parameter(f"{joint}.drift_rad", "rad", 0.0, 0.5) for joint in JOINTS),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "drift_rad": np.radians(3.0) * severity * spread(rng),
-            "noise_rad": np.radians(0.5) * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.noise_rad = math.hypot(on.sensors.noise_rad, p["noise_rad"])
@@ -223,26 +186,22 @@ class _EncoderDrift(Mechanism):
         if any(p[f"{joint}.drift_rad"] for joint in JOINTS):
             own = [p.get(f"{joint}.drift_rad", 0.0) for joint in on.model.goal_joints()]
             drift_rad = np.hypot(drift_rad, own)
-        on.sensors.faults[self.key] = _Drift(drift_rad)
 
+        def swinging(rng: Rng, n_joints: int) -> Callable[[Vector, float], None]:
+            """A slow swing of encoders' zeros, which comes and goes within a take."""
+            phase = rng.uniform(0.0, 2.0 * np.pi, n_joints)
+            hz = rng.uniform(0.15, 0.5, n_joints)
 
-class _Drift:
-    """A slow swing of encoders' zeros, which comes and goes within a take."""
+            def add(offset_rad: Vector, t_s: float) -> None:
+                offset_rad += drift_rad * np.sin(2.0 * np.pi * hz * t_s + phase)
 
-    def __init__(self, drift_rad: float | Vector) -> None:
-        self._drift_rad = drift_rad
+            return add
 
-    def reset(self, rng: Rng, n_joints: int) -> None:
-        self._phase = rng.uniform(0.0, 2.0 * np.pi, n_joints)
-        self._hz = rng.uniform(0.15, 0.5, n_joints)
-
-    def add_to(self, offset_rad: Vector, t_s: float) -> None:
-        offset_rad += self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
+        on.sensors.faults[self.key] = swinging
 
 
 class _StaleReads(Mechanism):
     dimension, name = G.SENSOR_NOISE, "stale_reads"
-    at_full = "bus down 80 % of the time, 0.6 s each"
     parameters = (
         Parameter("stale_fraction", "1", 0.0, 0.95),
         Parameter("burst_s", "s", 0.005, 10.0, 0.3, "period"),
@@ -260,7 +219,6 @@ class _StaleReads(Mechanism):
 
 class _TornFrames(Mechanism):
     dimension, name = G.SENSOR_NOISE, "torn_frames"
-    at_full = "70 % of pictures torn by 20 % of width"
     parameters = (
         Parameter("torn_fraction", "1", 0.0, 1.0),
         Parameter("tear_fraction", "1", 0.0, 0.5),
@@ -293,11 +251,7 @@ class _CameraDelay(Mechanism):
     # Exposure, USB, decoding: 30 to 100 ms in practice. Held out: what tells causes apart was
     # fitted before there was such a gap.
     dimension, name, held_out = G.SENSOR_NOISE, "camera_delay", True
-    at_full = "pictures 0.2 s late"
-    parameters = (Parameter("delay_s", "s", 0.0, 2.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"delay_s": 0.2 * severity * spread(rng)}
+    parameters = (Parameter("delay_s", "s", 0.0, 2.0, full=0.2),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.camera_delay_s += p["delay_s"]
@@ -305,11 +259,7 @@ class _CameraDelay(Mechanism):
 
 class _CoarseEncoder(Mechanism):
     dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
-    at_full = "encoder steps of 3.2 deg"
-    parameters = (Parameter("step_rad", "rad", 0.0, 0.5),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"step_rad": np.radians(3.2) * severity * spread(rng)}
+    parameters = (Parameter("step_rad", "rad", 0.0, 0.5, full=math.radians(3.2)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.step_rad = p["step_rad"]
@@ -317,14 +267,10 @@ class _CoarseEncoder(Mechanism):
 
 class _ForceDrift(Mechanism):
     dimension, name, held_out, by_name = G.SENSOR_NOISE, "force_drift", True, True
-    at_full = "zeros of force sensors swing by 2 N, noise 0.3 N"
     parameters = (
-        Parameter("drift_n", "N", 0.0, 20.0),
-        Parameter("noise_n", "N", 0.0, 10.0),
+        Parameter("drift_n", "N", 0.0, 20.0, full=2.0),
+        Parameter("noise_n", "N", 0.0, 10.0, full=0.3, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"drift_n": 2.0 * severity * spread(rng), "noise_n": 0.3 * severity}
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.sensors.force_drift_n, on.sensors.force_noise_n = p["drift_n"], p["noise_n"]
@@ -332,7 +278,6 @@ class _ForceDrift(Mechanism):
 
 class _Size(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "size"
-    at_full = "70 % larger or half the size"
     parameters = (
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
         Parameter("density_factor", "1", 0.05, 100.0, 1.0),
@@ -349,17 +294,10 @@ class _Size(Mechanism):
 
 class _Elongated(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "elongated"
-    at_full = "85 % longer, 25 % wider"
     parameters = (
-        Parameter("length_factor", "1", 0.2, 4.0, 1.0),
-        Parameter("width_factor", "1", 0.2, 4.0, 1.0),
+        Parameter("length_factor", "1", 0.2, 4.0, 1.0, full=0.85),
+        Parameter("width_factor", "1", 0.2, 4.0, 1.0, full=0.25, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "length_factor": 1.0 + 0.85 * severity * spread(rng),
-            "width_factor": 1.0 + 0.25 * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(p["length_factor"], p["width_factor"])
@@ -367,19 +305,11 @@ class _Elongated(Mechanism):
 
 class _Tall(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "tall"
-    at_full = "220 % taller, 40 % off balance"
     parameters = (
-        Parameter("height_factor", "1", 0.2, 6.0, 1.0),
-        Parameter("com_x_fraction", "1", -1.0, 1.0),
-        Parameter("com_y_fraction", "1", -1.0, 1.0),
+        Parameter("height_factor", "1", 0.2, 6.0, 1.0, full=2.2),
+        Parameter("com_x_fraction", "1", -1.0, 1.0, full=0.4, either_way=True, is_exact=True),
+        Parameter("com_y_fraction", "1", -1.0, 1.0, full=0.4, either_way=True, is_exact=True),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "height_factor": 1.0 + 2.2 * severity * spread(rng),
-            "com_x_fraction": sign(rng) * 0.4 * severity,
-            "com_y_fraction": sign(rng) * 0.4 * severity,
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(z=p["height_factor"])
@@ -388,7 +318,6 @@ class _Tall(Mechanism):
 
 class _Round(Mechanism):
     dimension, name, held_out = G.OBJECT_PROPERTY, "round", True
-    at_full = "a cylinder, 65 % larger"
     parameters = (
         Parameter("cylinder", "1", 0.0, 1.0),
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
@@ -405,7 +334,6 @@ class _Round(Mechanism):
 
 class _Similar(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "similar"
-    at_full = "4 cubes of the same hue, 25 % larger"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("hue_deg", "deg", -180.0, 180.0),
@@ -432,7 +360,6 @@ class _Similar(Mechanism):
 
 class _Clutter(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "clutter"
-    at_full = "7 obstacles of 55 mm height"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("height_m", "m", 0.005, 0.2, 0.025),
@@ -454,7 +381,6 @@ class _Clutter(Mechanism):
 
 class _Occluder(Mechanism):
     dimension, name, held_out = G.ENVIRONMENTAL_COMPLEXITY, "occluder", True
-    at_full = "a lamp head of 52 mm radius in view"
     parameters = (
         Parameter("radius_m", "m", 0.0, 0.5, relative_to="camera"),
         Parameter("azimuth_rad", "rad", -math.pi, math.pi),
@@ -491,7 +417,6 @@ PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
 
 class _Nudge(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "nudge"
-    at_full = "pushes the object 65 mm, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("push_m", "m", 0.0, 0.3, relative_to="object"),
@@ -506,21 +431,23 @@ class _Nudge(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            contact = place - inward * (FINGER_REACH_M + 0.02)
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            contact = place - inward * (hand.FINGER_REACH_M + 0.02)
             end = contact + inward * (p["push_m"] + 0.005)
-            return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
+            return [
+                (contact, hand.SPEED_M_S, hand.PUSH_HEIGHT_M),
+                (end, hand.PUSH_SPEED_M_S, hand.PUSH_HEIGHT_M),
+            ]
 
-        on.model.hand = HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
 
 
 class _ReachIn(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "reach_in"
-    at_full = "a hand over the object for 2.2 s"
     parameters = (
         PERSON_SIDE,
         Parameter("stay_s", "s", 0.0, 20.0),
-        Parameter("hover_m", "m", 0.02, 0.4, HOVER_HEIGHT_M),
+        Parameter("hover_m", "m", 0.02, 0.4, hand.HOVER_HEIGHT_M),
         Parameter("start_s", "s", 0.0, 20.0),
     )
 
@@ -528,20 +455,19 @@ class _ReachIn(Mechanism):
         return {
             "side_rad": person_side(rng),
             "stay_s": 2.2 * severity * spread(rng),
-            "hover_m": HOVER_HEIGHT_M + 0.09 * (1.0 - severity),  # lower is more in the way
+            "hover_m": hand.HOVER_HEIGHT_M + 0.09 * (1.0 - severity),  # lower is more in the way
             "start_s": 0.25,
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            return [(place - inward * 0.01, SPEED_M_S, p["hover_m"])]
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            return [(place - inward * 0.01, hand.SPEED_M_S, p["hover_m"])]
 
-        on.model.hand = HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
 
 
 class _TakeAway(Mechanism):
     dimension, name, held_out = G.HUMAN_BEHAVIOR, "take", True
-    at_full = "takes the object 14 cm away"
     parameters = (
         PERSON_SIDE,
         Parameter("carry_m", "m", 0.0, 0.5, relative_to="object"),
@@ -551,28 +477,24 @@ class _TakeAway(Mechanism):
         return {"side_rad": person_side(rng), "carry_m": 0.14 * severity * spread(rng)}
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def knots(place: Vector, inward: Vector) -> list[Knot]:
-            grasp = place - inward * FINGER_REACH_M * 0.6
+        def knots(place: Vector, inward: Vector) -> list[hand.Knot]:
+            grasp = place - inward * hand.FINGER_REACH_M * 0.6
             aside = np.array([-inward[1], inward[0]])
             if (place + aside * 0.05) @ (place + aside * 0.05) > place @ place:
                 aside = -aside  # towards the arm, where it can still be reached
             end, low_m = grasp + aside * p["carry_m"], 0.016
             return [
-                (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low_m),
-                (end, PUSH_SPEED_M_S, low_m + 0.02), (end, SPEED_M_S, low_m),
-                (end, SPEED_M_S, HOVER_HEIGHT_M),
+                (grasp, hand.SPEED_M_S, hand.HOVER_HEIGHT_M), (grasp, hand.SPEED_M_S, low_m),
+                (end, hand.PUSH_SPEED_M_S, low_m + 0.02), (end, hand.SPEED_M_S, low_m),
+                (end, hand.SPEED_M_S, hand.HOVER_HEIGHT_M),
             ]  # fmt: skip
 
-        on.model.hand = HandVisits(p["side_rad"], knots, takes=True)
+        on.model.hand = hand.HandVisits(p["side_rad"], knots, takes=True)
 
 
 class _Latency(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "latency"
-    at_full = "0.26 s dead time"
-    parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"latency_s": 0.26 * severity * spread(rng)}
+    parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period", full=0.26),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.latency_s = p["latency_s"]
@@ -580,11 +502,7 @@ class _Latency(Mechanism):
 
 class _Backlash(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "backlash"
-    at_full = "5 deg of play per joint"
-    parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"backlash_rad": np.radians(5.0) * severity * spread(rng)}
+    parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5, full=math.radians(5.0)),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.play_rad = p["backlash_rad"]
@@ -592,17 +510,10 @@ class _Backlash(Mechanism):
 
 class _Weak(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "weak"
-    at_full = "servo gain / 67, 0.35 N m stiction"
     parameters = (
-        Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
-        Parameter("friction_nm", "N m", 0.0, 3.0),
+        Parameter("gain_factor", "1", 1e-3, 10.0, 1.0, factor=0.015),
+        Parameter("friction_nm", "N m", 0.0, 3.0, full=0.35),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "gain_factor": 0.015 ** (severity * spread(rng)),
-            "friction_nm": 0.35 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         @on.model.change_servos
@@ -614,7 +525,6 @@ class _Weak(Mechanism):
 
 class _Slow(Mechanism):
     dimension, name, held_out = G.ACTUATOR_RESPONSE, "slow", True
-    at_full = "joint speed limited to 0.44 rad/s"
     parameters = (Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -627,20 +537,12 @@ class _Slow(Mechanism):
 class _Heat(Mechanism):
     # Nothing is seen of it in a single take: it is drawn where it is named.
     dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "heat", True, True
-    at_full = "30 °C warmer over a session, 80 ms later"
     parameters = (
-        Parameter("rise_c", "°C", 0.0, 60.0),
+        Parameter("rise_c", "°C", 0.0, 60.0, full=30.0),
         Parameter("after_s", "s", 1.0, 1e5, 60.0),
-        Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),
-        Parameter("friction_nm", "N m", 0.0, 3.0),
+        Parameter("latency_s", "s", 0.0, 2.0, relative_to="period", full=0.08),
+        Parameter("friction_nm", "N m", 0.0, 3.0, full=0.02),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {
-            "rise_c": 30.0 * severity * spread(rng),
-            "latency_s": 0.08 * severity * spread(rng),
-            "friction_nm": 0.02 * severity * spread(rng),
-        }
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.commands.heat = Heat(**p)
@@ -649,7 +551,6 @@ class _Heat(Mechanism):
 class _LostGoals(Mechanism):
     # Drawn where it is named: orders of stations were committed before there was such a gap.
     dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "lost_goals", True, True
-    at_full = "a joint misses its goals 70 % of the time, 1 s each"
     parameters = tuple(
         replace(p, name=f"{joint}.{p.name}")
         for joint in JOINTS
@@ -679,36 +580,29 @@ class _LostGoals(Mechanism):
             lost += [(k, share, lasts_s) for k in mine]
             if not mine:
                 raise UnavailableError(f"no joint of its arm is called {joint}")
+        means_s = [(s * (1.0 / share - 1.0), s) for _, share, s in lost]
+
+        def losing(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+            """Joints that miss their goals for a time, time and again, whatever came before."""
+            deaf = [rng.random() < share for _, share, _ in lost]
+            until_s = [rng.exponential(s[now]) for s, now in zip(means_s, deaf, strict=True)]
+
+            def lose(t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+                for n, (k, *_) in enumerate(lost):
+                    while t_s >= until_s[n]:
+                        deaf[n] = not deaf[n]
+                        until_s[n] += rng.exponential(means_s[n][deaf[n]])
+                    if deaf[n]:
+                        goal_rad[k] = before_rad[k]
+
+            return lose
+
         if lost:
-            on.commands.faults[self.key] = _Losses(lost)
-
-
-class _Losses:
-    """Joints that miss their goals for a time, time and again, whatever came before."""
-
-    def __init__(self, lost: Sequence[tuple[int, float, float]]) -> None:
-        self._lost = [(k, share, (s * (1.0 / share - 1.0), s)) for k, share, s in lost]
-
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-        self._deaf = [rng.random() < share for _, share, _ in self._lost]
-        self._until_s = [
-            rng.exponential(mean_s[deaf])
-            for (*_, mean_s), deaf in zip(self._lost, self._deaf, strict=True)
-        ]
-
-    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
-        for n, (k, _, mean_s) in enumerate(self._lost):
-            while t_s >= self._until_s[n]:
-                self._deaf[n] = not self._deaf[n]
-                self._until_s[n] += self._rng.exponential(mean_s[self._deaf[n]])
-            if self._deaf[n]:
-                goal_rad[k] = before_rad[k]
+            on.commands.faults[self.key] = losing
 
 
 class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
-    at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
         *(Parameter(f"d{axis}_m", "m", -0.6, 0.6, relative_to="camera") for axis in "xyz"),
         *(Parameter(f"d{turn}_rad", "rad", -0.6, 0.6) for turn in ("roll", "pitch", "yaw")),
@@ -731,7 +625,6 @@ class _CameraPose(Mechanism):
 
 class _TableHeight(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "table_height"
-    at_full = "16 mm higher or 20 mm lower"
     parameters = (Parameter("table_m", "m", -0.1, 0.1, relative_to="object"),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -744,18 +637,12 @@ class _TableHeight(Mechanism):
 
 class _ZeroOffset(Mechanism):
     dimension, name, held_out = G.SPATIAL_GEOMETRY, "zero_offset", True
-    at_full = "joint zeros off by 2.5 to 5 deg"
     parameters = tuple(
-        Parameter(f"{joint}_rad", "rad", -0.5, 0.5)
-        for joint in ("pan", "lift", "elbow", "wrist", "roll")
-    )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        at_most_rad = np.radians([5.0, 2.5, 2.5, 3.0, 5.0])
-        return {
-            p.name: sign(rng) * most_rad * severity * spread(rng)
-            for p, most_rad in zip(self.parameters, at_most_rad, strict=True)
-        }
+        Parameter(f"{joint}_rad", "rad", -0.5, 0.5, full=math.radians(most_deg), either_way=True)
+        for joint, most_deg in (
+            ("pan", 5.0), ("lift", 2.5), ("elbow", 2.5), ("wrist", 3.0), ("roll", 5.0)
+        )
+    )  # fmt: skip
 
     def apply(self, p: Values, on: Appliers) -> None:
         if not any(on.sensors.zero_keys):
@@ -765,11 +652,7 @@ class _ZeroOffset(Mechanism):
 
 class _Tolerance(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "tolerance"
-    at_full = "15 -> 2.1 mm"
-    parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"tolerance_factor": 0.14 ** (severity * spread(rng))}
+    parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0, factor=0.14),)
 
     def apply(self, p: Values, on: Appliers) -> None:
         wanted = on.model.criterion
@@ -779,7 +662,6 @@ class _Tolerance(Mechanism):
 
 class _GoalOffset(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "goal_offset"
-    at_full = "goal 26 mm off the disc"
     parameters = (
         Parameter("goal_dx_m", "m", -0.3, 0.3, relative_to="object"),
         Parameter("goal_dy_m", "m", -0.3, 0.3, relative_to="object"),
@@ -797,15 +679,12 @@ class _GoalOffset(Mechanism):
 
 class _Alignment(Mechanism):
     dimension, name, held_out = G.TASK_SPECIFICATION, "alignment", True
-    at_full = "faces within 6 deg of the axes"
-    parameters = (Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD),)
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        return {"yaw_tolerance_rad": FULL_SQUARE_RAD * 0.13 ** (severity * spread(rng))}
+    parameters = (
+        Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD, factor=0.13),
+    )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        tolerance_rad = p["yaw_tolerance_rad"]
-        on.model.criterion = replace(on.model.criterion, yaw_tolerance_rad=tolerance_rad)
+        on.model.criterion = replace(on.model.criterion, **p)
 
 
 MECHANISMS: tuple[Mechanism, ...] = (

@@ -5,7 +5,7 @@ They act like a gap's, by values, through `put_into`; no severity means anything
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,9 +13,8 @@ import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import GapDimension
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim.conditions import BACKGROUNDS, Rgba, TableTop, table_texture
+from gaploop.sim.conditions import BACKGROUNDS, TableTop, table_texture
 from gaploop.sim.gaps.mechanism import (
     JOINTS,
     Appliers,
@@ -73,6 +72,16 @@ class _Lamps(Mechanism):
             )  # fmt: skip
 
 
+def _repainted(rgb: Vector, p: Values, of: str = "") -> tuple[float, float, float]:
+    """Return a colour, 0 to 1 each, with another hue, saturation and value."""
+    hue, saturation, value = colorsys.rgb_to_hsv(*rgb)
+    return colorsys.hsv_to_rgb(
+        (hue + p[f"{of}hue_deg"] / 360.0) % 1.0,
+        min(saturation * p[f"{of}saturation_factor"], 1.0),
+        min(value * p[f"{of}value_factor"], 1.0),
+    )
+
+
 class _TableTop(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "table_top"
     parameters = (
@@ -91,13 +100,7 @@ class _TableTop(Mechanism):
         tones = middle + p["contrast_factor"] * (tones - middle)
 
         def tone(rgb: Vector) -> tuple[int, int, int]:
-            hue, saturation, value = colorsys.rgb_to_hsv(*np.clip(rgb / 255.0, 0.0, 1.0))
-            turned = colorsys.hsv_to_rgb(
-                (hue + p["hue_deg"] / 360.0) % 1.0,
-                min(saturation * p["saturation_factor"], 1.0),
-                min(value * p["value_factor"], 1.0),
-            )
-            red, green, blue = (round(255.0 * v) for v in turned)
+            red, green, blue = (round(255.0 * v) for v in _repainted(np.clip(rgb / 255.0, 0, 1), p))
             return red, green, blue
 
         grain = kinds[min(int(p["grain"]), 3)] or top.grain
@@ -166,13 +169,8 @@ class _PlacedLamps(Mechanism):
             total *= p["intensity_factor"] * (1.0 - p["ambient_fraction"])
             for k, lamp in enumerate(lamps[: count * points]):
                 azimuth, level = azimuths_rad[k % count], elevations_rad[k % count]
-                away = np.array(
-                    [
-                        np.cos(level) * np.cos(azimuth),
-                        np.cos(level) * np.sin(azimuth),
-                        np.sin(level),
-                    ]
-                )
+                flat = np.cos(level)
+                away = np.array([flat * np.cos(azimuth), flat * np.sin(azimuth), np.sin(level)])
                 aside = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
                 turn = 2.0 * math.pi * (k // count) / points
                 edge = np.cos(turn) * aside + np.sin(turn) * np.cross(away, aside)
@@ -215,20 +213,12 @@ class _Colours(Mechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
-        def turned(rgba: Vector, role: str) -> Rgba:
-            hue, saturation, value = colorsys.rgb_to_hsv(*rgba[:3])
-            red, green, blue = colorsys.hsv_to_rgb(
-                (hue + p[f"{role}_hue_deg"] / 360.0) % 1.0,
-                min(saturation * p[f"{role}_saturation_factor"], 1.0),
-                min(value * p[f"{role}_value_factor"], 1.0),
-            )
-            return red, green, blue, float(rgba[3])
-
         @on.model.change
         def paint(model: mujoco.MjModel) -> None:
             for role in SURFACES[2:]:
                 for geom in on.model.surface(model, role):
-                    model.geom_rgba[geom] = turned(_colour_of(model, geom), role)
+                    rgba = _colour_of(model, geom)
+                    model.geom_rgba[geom] = *_repainted(rgba[:3], p, f"{role}_"), rgba[3]
 
 
 class _Surfaces(Mechanism):
@@ -384,23 +374,18 @@ class _GripperDrive(Mechanism):
             model.actuator_biasprm[servos, 1] *= p["stiffness_factor"]
 
 
-class _GoalNoise:
-    def __init__(self, noise_rad: float) -> None:
-        self._noise_rad = noise_rad
-
-    def reset(self, rng: Rng) -> None:
-        self._rng = rng
-
-    def pass_on(self, _t_s: float, goal_rad: Vector, _before_rad: Vector) -> None:
-        goal_rad += self._rng.normal(0.0, self._noise_rad, goal_rad.shape)
-
-
 class _ActionNoise(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "action_noise"
     parameters = (Parameter("noise_rad", "rad", 0.0, 0.2),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.commands.faults[self.key] = _GoalNoise(p["noise_rad"])
+        def jittering(rng: Rng) -> Callable[[float, Vector, Vector], None]:
+            def jitter(_t_s: float, goal_rad: Vector, _before_rad: Vector) -> None:
+                goal_rad += rng.normal(0.0, p["noise_rad"], goal_rad.shape)
+
+            return jitter
+
+        on.commands.faults[self.key] = jittering
 
 
 class _CentreOfMass(Mechanism):
@@ -434,15 +419,11 @@ RANDOMISED: tuple[Mechanism, ...] = (
     _GripperDrive(), _ActionNoise(),
 )  # fmt: skip
 PER_FRAME: Final = frozenset(
-    f"{dimension.value}.{name}"
-    for dimension, name in (
-        *(
-            (G.VISUAL_DOMAIN, m)
-            for m in ("lamps", "table_top", "placed_lamps", "colours", "surfaces")
-        ),
-        *((G.SPATIAL_GEOMETRY, m) for m in ("camera_pose", "field_of_view")),
+    (
+        *(f"visual_domain.{name}" for name in ("lamps", "table_top", "placed_lamps", "colours")),
+        "visual_domain.surfaces", "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
     )
-)
+)  # fmt: skip
 """What can be drawn anew for every picture: it changes nothing but what cameras see."""
 
 SHARED: Final = (
@@ -467,7 +448,7 @@ of the torque that accelerates it by the second, beyond its friction."""
 
 
 class _Drives(Mechanism):
-    dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
+    dimension, name = G.ACTUATOR_RESPONSE, "drives"
     parameters = (
         *SHARED,
         *(replace(p, name=f"{joint}.{p.name}") for joint in JOINTS for p in PER_JOINT),
@@ -587,7 +568,7 @@ class _BasePose(Mechanism):
 class _BentHand(Mechanism):
     """A hand that was bent, or mounted at an angle, before the joint that rolls it."""
 
-    dimension, name = GapDimension.SPATIAL_GEOMETRY, "bent_hand"
+    dimension, name = G.SPATIAL_GEOMETRY, "bent_hand"
     parameters = (
         Parameter("aside_rad", "rad", -0.8, 0.8),  # about what is at a right angle to the others:
         Parameter("forward_rad", "rad", -0.8, 0.8),  # about the axis that the wrist bends by

@@ -17,6 +17,7 @@ from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
+from gaploop.core.take import SUCCESS_HELD_S
 from gaploop.sim.catalogue import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.randomise import CellOptions, cell_arguments
@@ -30,8 +31,6 @@ UNSEEN_SCENES: Final = 1_000_000
 """Scenes of demonstrations begin at 0, those that policies are evaluated on here."""
 
 
-SUCCESS_HELD_S: Final = 0.3
-"""An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
 type GymObservation = dict[str, Any]
 
 
@@ -108,7 +107,7 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
-        self._period_s, self._max_steps = 1.0 / fps, max_steps
+        self._period_s = 1.0 / fps
         self._turns = max(1, round(self._cell.control_hz / fps))
         self._max_episode_steps = max_steps  # what lerobot-eval asks for
         self._first_scene, self._scene = config.first_scene, config.first_scene - 1
@@ -151,7 +150,7 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
         self._step += 1
         self._succeeded_for = self._succeeded_for + 1 if self._cell.success() else 0
         over = self._succeeded_for * self._period_s >= SUCCESS_HELD_S
-        late = self._step >= self._max_steps
+        late = self._step >= self._max_episode_steps
         won = over or (late and self._succeeded_for > 0)
         return self._seen(), float(won), over, late and not over, {"is_success": won}
 

@@ -129,12 +129,10 @@ class SerialPort:
         sent = self._write_some(data)
         if sent == len(data):
             return
-        poll = platform_calls.poll_terminals()
-        poll.register(self._fd, select.POLLOUT)
         deadline_s = time.monotonic() + WRITE_TIMEOUT_S
         while sent < len(data):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not poll.poll(left_s * 1000.0):
+            if left_s <= 0 or not platform_calls.wait_terminal(self._fd, select.POLLOUT, left_s):
                 raise TimeoutError(f"{self.path} takes no bytes")
             sent += self._write_some(data[sent:])
 
@@ -148,11 +146,7 @@ class SerialPort:
         """Wait until there is something to read; return whether there is."""
         if self.fileno() < 0:  # closed meanwhile, by who takes torque off
             return False
-        # A poll object of its own each time: who takes torque off from outside mustn't fail because
-        # a thread that hangs is waiting in the other one.
-        readable = platform_calls.poll_terminals()
-        readable.register(self.fileno(), select.POLLIN)
-        return bool(readable.poll(max(timeout_s, 0.0) * 1000.0))
+        return platform_calls.wait_terminal(self.fileno(), select.POLLIN, max(timeout_s, 0.0))
 
 
 # --- why one can't be opened --------------------------------------------------------------------

@@ -90,7 +90,6 @@ def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
         assert len(values) == n
     assert len(arm.zero_keys) == n - len(arm.arms)
     assert arm.grippers == [arm.columns(side).stop - 1 for side in arm.arms]
-    assert max(arm.main_joints) < len(arm.arm_columns)
     grip = arm.grip
     assert grip.travel_rad[0] <= grip.shut_rad < grip.empty_rad < grip.open_rad
     assert grip.open_rad < grip.travel_rad[1]

@@ -356,14 +356,14 @@ def test_one_joint_loses_its_share_of_goals_anew_in_each_take(arm: str, columns:
     on = cell_appliers(SceneOptions(arm=CELL_ARMS[arm]))
     lost = {"elbow_flex.lost_fraction": 0.3, "elbow_flex.lost_s": 0.2}
     put_into(on, (), {"actuator_response.lost_goals": lost})
-    (fault,) = on.commands.faults.values()
+    (begin,) = on.commands.faults.values()
     rng, takes = np.random.default_rng(0), []
     for _ in range(20):
-        fault.reset(rng)
+        lose = begin(rng)
         before, rows = np.zeros(6 * (1 + (arm != "so101"))), []
         for k in range(1, 1000):
             goal = np.full_like(before, k)
-            fault.pass_on(0.02 * k, goal, before)
+            lose(0.02 * k, goal, before)
             rows.append(goal != k)
             before = goal
         takes.append(np.array(rows))
