@@ -110,25 +110,8 @@ def take_features(header: TakeHeader) -> dict[str, dict[str, Any]]:
     for sensor in header.observed:
         names = [name for name in header.channels if name.startswith(f"{sensor}.")]
         vectors[f"{FORCE}{sensor}"] = [name.removeprefix(f"{sensor}.") for name in names]
-    return frame_features(vectors, header.cameras)
-
-
-def vector_feature(names: list[str]) -> dict[str, Any]:
-    """Return LeRobot's description of a feature of such entries."""
-    return {"dtype": "float32", "shape": (len(names),), "names": names}
-
-
-def frame_features(
-    vectors: Mapping[str, list[str]], cameras: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return LeRobot's feature table.
-
-    Args:
-        vectors: feature to the names of its entries, `action` among them.
-        cameras: camera to {"width", "height", …} as in a take's header [pixels].
-    """
     features = {feature: vector_feature(names) for feature, names in vectors.items()}
-    for camera, spec in cameras.items():
+    for camera, spec in header.cameras.items():
         depth = is_depth(spec)
         features[f"{IMAGES}{camera}"] = {
             "dtype": "image" if depth else "video",
@@ -136,7 +119,12 @@ def frame_features(
             "names": ["height", "width", "channels"],
             **({"info": {"is_depth_map": True, "depth_unit": "mm"}} if depth else {}),
         }
-    return features | gap_features(features[ACTION], cameras)
+    return features | gap_features(features[ACTION], header.cameras)
+
+
+def vector_feature(names: list[str]) -> dict[str, Any]:
+    """Return LeRobot's description of a feature of such entries."""
+    return {"dtype": "float32", "shape": (len(names),), "names": names}
 
 
 def gap_features(sent: Mapping[str, Any], cameras: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import journal_format, labels, vocabulary
-from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, make_folder, parse_json, writable_folder
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import existing_folder, make_folder, writable_folder
 from gaploop.core.journal_format import is_journal, read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
@@ -84,7 +84,6 @@ class LabelStore:
         self._said = list(events)
         self._unsaved: dict[str, LabelEvent] = {}
         self._lines: dict[str, LabelEvent] = {}  # as `refresh` read them, so that none counts twice
-        self._read = b""  # of the file, up to its last line break
         self._stamp: tuple[int, ...] = (-1,)  # of the file as `refresh` read it last
         self._index()
         said = (labels.current if journal else episodes_table.label_values)(self._said)
@@ -251,27 +250,19 @@ class LabelStore:
         Raises:
             OSError: the file can't be read.
         """
-        path = self.file
         stamp: tuple[int, ...] = ()
         with contextlib.suppress(FileNotFoundError):
-            found = path.stat()
+            found = self.file.stat()
             stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
             return set()
-        data = path.read_bytes() if stamp and path.exists() else b""
-        self._stamp = stamp
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole == self._read:
-            return set()
-        if not whole.startswith(self._read):  # lines were put between: labels of another log
-            self._read, self._lines = b"", {}
-        changed = set() if self._lines else set(self._of_take)
-        for line in whole[len(self._read) :].decode(errors="replace").split("\n"):
-            with contextlib.suppress(UnusableInputError, *DAMAGE):
-                event = self._lines[line] = LabelEvent(**parse_json(line))
-                changed.add(event.uid)
-                self._unsaved.pop(line, None)
-        self._read, self._said = whole, list(self._lines.values())
+        lines = {event.to_line(): event for event in labels.readable(self.file)}
+        for line in lines:
+            self._unsaved.pop(line, None)
+        changed = {event.uid for line, event in lines.items() if line not in self._lines}
+        if list(lines)[: len(self._lines)] != list(self._lines):
+            changed |= set(self._of_take)  # lines were put between: labels of another log
+        self._stamp, self._lines, self._said = stamp, lines, list(lines.values())
         self._index()
         return changed
 

@@ -321,7 +321,19 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
     """
     fix = "Restore it from a copy; check with: gaploop check."
     with reraise_as_damaged(f"{path} can't be read", fix):
-        table = read_table(regular_file(path), names, filters)
+        # Opened once: given a path, PyArrow opens it several times, and reads a mixture where
+        # somebody who labels puts a new file in its place meanwhile.
+        with pa.OSFile(str(regular_file(path))) as file:
+            parquet = pq.ParquetFile(file)
+            require_plausible(parquet.metadata, path)
+            if filters is not None:
+                file.seek(0)
+                table = pq.read_table(file, columns=names, filters=filters, partitioning=None)
+            elif lacking := set(names or ()) - set(parquet.schema_arrow.names):
+                raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
+            else:  # without what filters need: importing that takes a quarter of a second
+                table = parquet.read(names)
+                table = table if names is None else table.select(names)
         table.validate(full=True)  # what a damaged page left would end us where it is used
         kinds = [(f, _small(f.type)) for f in table.schema]
         if all(f.type.equals(kind) for f, kind in kinds):
@@ -370,24 +382,6 @@ def reraise_for(*roots: Path) -> Iterator[None]:
         raise UnusableInputError(
             f"{named} is damaged ({reason}). Find out more with: {checks}"
         ) from None
-
-
-def read_table(path: Path, names: list[str] | None = None, filters: Any = None) -> pa.Table:
-    """Read one Parquet file as `read_parquet` does; errors are PyArrow's.
-
-    It is opened once: given a path, PyArrow opens it several times, and reads a mixture where
-    somebody who labels puts a new file in its place meanwhile.
-    """
-    with pa.OSFile(str(path)) as file:
-        parquet = pq.ParquetFile(file)
-        require_plausible(parquet.metadata, path)
-        if filters is None:  # without what filters need: importing that takes a quarter of a second
-            if lacking := set(names or ()) - set(parquet.schema_arrow.names):
-                raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
-            table = parquet.read(names)
-            return table if names is None else table.select(names)
-        file.seek(0)
-        return pq.read_table(file, columns=names, filters=filters, partitioning=None)
 
 
 def read_tasks(path: Path) -> list[str]:

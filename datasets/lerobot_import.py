@@ -36,7 +36,7 @@ from gaploop.datasets.edit.compose import (
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.new_dataset import (
-    EpisodeStream,
+    About,
     Recording,
     exported_features,
     recordings,
@@ -212,12 +212,15 @@ def _import_v3(
         degrees = ticks_to_degrees(info, options.calibration, state)
         changed["gap_units"] = "deg"
     if options.drop_videos:
-        incoming = _without_pictures(info, episodes, options.drop_videos, changed, degrees)
-
-        def amend(stage: Path) -> None:
-            report(stage, len(episodes))
-
-        return write_dataset(incoming, target, on_episode, sources=(source,), amend=amend)
+        about, written = _without_pictures(info, episodes, changed, degrees)
+        return write_dataset(
+            about,
+            written,
+            target,
+            source,
+            on_episode,
+            amend=lambda stage: report(stage, len(episodes)),
+        )
     about, _ = exported_features(info)
     learned = {n: about.features[n] for n in (columns.STATE, columns.ACTION)}
     for _ in recordings(info, replace(about, features=learned), episodes, whole=False):
@@ -243,10 +246,9 @@ def _import_v3(
 def _without_pictures(
     info: DatasetInfo,
     episodes: list[EpisodeRow],
-    copies: bool,
     changed: Mapping[str, str],
     degrees: EpisodeChange,
-) -> EpisodeStream:
+) -> tuple[About, Iterator[Recording]]:
     """Return episodes without pictures, their state copied to an environment state they lack."""
     about, _ = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
@@ -261,7 +263,7 @@ def _without_pictures(
             f"--operation.feature_names='[{', '.join(odd)}]'"
         )
     features = dict(bare)
-    if copies and columns.ENVIRONMENT not in bare:
+    if columns.ENVIRONMENT not in bare:
         names = list(info.names(columns.STATE))
         features[columns.ENVIRONMENT] = {**bare[columns.STATE], "names": names}
 
@@ -276,4 +278,4 @@ def _without_pictures(
             kept = {name: values[name] for name in features}
             yield replace(r, columns=kept, row={**r.row, **changed})
 
-    return EpisodeStream(replace(about, features=features), len(episodes), written)
+    return replace(about, features=features), written()

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,6 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.datasets.layout import reraise_as_damaged
-
-if TYPE_CHECKING:
-    from zarr.storage import ZipStore
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
@@ -54,8 +51,8 @@ _ARRAY: Final = {
 }
 
 
-def bounded(array: Any) -> Any:
-    """Return a Zarr array, or raise ValueError where nobody records such shapes or numbers.
+def _numbers(array: Any) -> FloatArray:
+    """Return a Zarr array's numbers, or raise ValueError where nobody records such shapes.
 
     A few bytes of metadata can ask for any amount of memory.
     """
@@ -64,23 +61,7 @@ def bounded(array: Any) -> Any:
     for shape in (array.shape, array.chunks):
         if math.prod(shape) * array.dtype.itemsize > LARGEST_ARRAY:
             raise ValueError(f"{array.name} declares the shape {shape}")
-    return array
-
-
-def zip_store(path: Path) -> ZipStore:
-    """Return a Zip archive to be opened as a Zarr group.
-
-    Raises:
-        ValueError: an entry of few bytes would unpack to more than any text in such a file.
-        zipfile.BadZipFile: it is no Zip archive.
-    """
-    from zarr.storage import ZipStore  # to import Zarr takes half a second
-
-    with zipfile.ZipFile(regular_file(path)) as archive:
-        for entry in archive.infolist():
-            if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > LARGEST_TEXT:
-                raise ValueError(f"{entry.filename} unpacks to {entry.file_size >> 20} MiB")
-    return ZipStore(path, mode="r")
+    return np.asarray(array[:], dtype=np.float64)
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
@@ -126,10 +107,7 @@ def write_telemetry(path: Path, telemetry: Telemetry) -> None:
 def read_telemetry(path: Path) -> Telemetry:
     """Read what `write_telemetry` wrote; UnusableInputError where it is missing or damaged."""
     with _opened(path) as group:
-        found = {
-            name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
-            for name, a in group.arrays()
-        }
+        found = {name: (_numbers(array), dict(array.attrs)) for name, array in group.arrays()}
         order = [str(name) for name in group.attrs["order"]]
         t_s = found.pop(TIME)[0]
         if t_s.ndim != 1:
@@ -171,8 +149,14 @@ def telemetry_rows(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    import zarr
+    import zarr  # takes half a second
+    from zarr.storage import ZipStore
 
     fix = "Restore it from a copy, or publish the episode again."
-    with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
-        yield zarr.open_group(store, mode="r")
+    with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE):
+        with zipfile.ZipFile(regular_file(path)) as archive:
+            for entry in archive.infolist():
+                if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > LARGEST_TEXT:
+                    raise ValueError(f"{entry.filename} unpacks to {entry.file_size >> 20} MiB")
+        with ZipStore(path, mode="r") as store:
+            yield zarr.open_group(store, mode="r")

@@ -225,6 +225,17 @@ def arrow_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": notes}})})
 
 
+def automatic_columns(
+    frames: int, fps: float, episode: int, first: int, task: int
+) -> dict[str, NDArray[Any]]:
+    """Return the columns that LeRobot makes itself of an episode, whose first row is `first`."""
+    count = np.arange(frames)
+    return {
+        "timestamp": count / fps, "frame_index": count, "episode_index": np.full(frames, episode),
+        "index": first + count, "task_index": np.full(frames, task),
+    }  # fmt: skip
+
+
 def table_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """Return rows with the types of LeRobot's files.
 

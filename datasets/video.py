@@ -69,7 +69,6 @@ class VideoWriter:
     def __init__(self, path: Path, fps: float) -> None:
         self.path = path
         self.frames = 0
-        self._fps = fps
         self._rate = Fraction(fps).limit_denominator(1001)
         self._container: Any = None
         self._stream: Any = None

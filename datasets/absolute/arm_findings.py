@@ -173,38 +173,35 @@ class ArmTests(RowTests):
         moves = [k for k in self._free() if np.diag(own)[k] > 1.5]
         fix = "Fix ids or names in the robot's configuration, then record again."
         either = np.minimum(same, turned)
+
+        def miswired(kind: str, joints: Sequence[int], sentence: str, size: float) -> None:
+            exact = Estimate(size, size, size)
+            self._say(kind, joints, sentence, self.everywhere, fix, 3 * size, size=exact)
+            self.done.update(joints)
+
         pairs = itertools.combinations(moves, 2)  # the nearest first: all of two arms may be alike
         for i, j in sorted(pairs, key=lambda p: float(either[p] + either[p[::-1]])):
             straight, crossed = (either[i, i], either[j, j]), (either[i, j], either[j, i])
             limits = (straight[1], own[j, j]), (straight[0], own[i, i])
             alike = all(c < 0.5 * min(o) for c, o in zip(crossed, limits, strict=True))
             if alike and not self.done & {i, j}:
-                size = float(max(straight))
-                self._say(
+                miswired(
                     "swapped_joints", (i, j), f"{self.names[i]} answers the commands of "
                     f"{self.names[j]}, and the other way round: own commands miss by",
-                    self.everywhere, fix, 3 * size, size=Estimate(size, size, size),
+                    float(max(straight)),
                 )  # fmt: skip
-                self.done |= {i, j}
         for i, j in itertools.permutations(moves, 2):  # where weight or a stop blocks the other one
             size = float(same[j, j])
             if same[i, j] < min(BLOCKED * size, 0.35 * own[j, j]) and not self.done & {i, j}:
-                self._say(
+                miswired(
                     "swapped_joints", (j, i), f"{self.names[j]} answers the commands of "
-                    f"{self.names[i]}, not its own: these miss by", self.everywhere, fix, 3 * size,
-                    size=Estimate(size, size, size),
+                    f"{self.names[i]}, not its own: these miss by", size,
                 )  # fmt: skip
-                self.done |= {i, j}
         for k in (k for k in moves if k not in self.done):
             least = max(0.5 * own[k, k], BLOCKED * same[k, k])
             if turned[k, k] < min(0.5 * same[k, k], least):
-                size = float(same[k, k])
-                self._say(
-                    "reversed_joint", k, f"{self.names[k]} turns the wrong way round: it misses "
-                    "its command by", self.everywhere, fix, 3 * size,
-                    size=Estimate(size, size, size),
-                )  # fmt: skip
-                self.done.add(k)
+                text = f"{self.names[k]} turns the wrong way round: it misses its command by"
+                miswired("reversed_joint", [k], text, float(same[k, k]))
         scales = [self.fits[k].gain.value for k in self._good_fits()]
         for k in self._free():  # in another unit a command may hardly move
             far = min(
@@ -328,12 +325,11 @@ class ArmTests(RowTests):
                 asked = np.ptp(e.command[a : b + 1 - late][:, moving], axis=0) > 5.0
                 if asked.sum() >= 2:
                     found[e.index] = max(found.get(e.index, 0.0), (b - a) / self.fps)
-        if found:
-            self._say(
-                "frozen_state", None, "All readings stand still while commands move, for", found,
-                self.report.without(list(found), self.total), 30.0, unit="s",
-                apart="a bus or driver that hung, an arm that was held",
-            )  # fmt: skip
+        self._say(
+            "frozen_state", None, "All readings stand still while commands move, for", found,
+            self.report.without(list(found), self.total), 30.0, unit="s",
+            apart="a bus or driver that hung, an arm that was held",
+        )  # fmt: skip
 
     def _lost_goals(self) -> None:
         """A joint that stands time and again while its command moves on, then jumps after it."""
@@ -499,14 +495,10 @@ class ArmTests(RowTests):
     def _one_arm_late(self, known: Sequence[int], apart: float) -> None:
         """Say that all of one arm of a pair is later than the other, joint by joint."""
         sides = sides_of(self.names)
-        left, right = ([k for k in known if sides[k] == side] for side in ("left", "right"))
-        place = {s: [k for k in self.recording.arm if sides[k] == s] for s in ("left", "right")}
-        if len(place["left"]) != len(place["right"]):
+        left, right = ([k for k in self.recording.arm if sides[k] == s] for s in ("left", "right"))
+        if len(left) != len(right):
             return
-        twins = [
-            (i, j) for i, j in zip(place["left"], place["right"], strict=True)
-            if i in left and j in right
-        ]  # fmt: skip
+        twins = [(i, j) for i, j in zip(left, right, strict=True) if i in known and j in known]
         for late, pairs in (("left", twins), ("right", [(j, i) for i, j in twins])):
             delays = [(self.fits[i].delay_s, self.fits[j].delay_s) for i, j in pairs]
             if len(pairs) < 3 or not all(

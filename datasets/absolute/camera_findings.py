@@ -156,14 +156,13 @@ class CameraTests:
         return np.asarray(np.linalg.norm(np.diff(part, axis=0), axis=1))
 
     def _black(self, seen: CameraLook) -> bool:
-        dark = {e: float(x.mean()) for e, x in seen.starts.items() if x.mean() < BLACK}
-        dark = {e: v for e, v in dark.items() if seen.starts[e].std() < BLACK}
-        if dark:
-            self.report.add(
-                "black_camera", seen.name, f"Pictures of {seen.name} are black: mean brightness",
-                dark, len(seen.starts), self.report.without(list(dark), self.total), 60.0,
-                unit="of 255", apart="a covered lens, no light, a camera that sends nothing",
-            )  # fmt: skip
+        starts = seen.starts.items()
+        dark = {e: float(x.mean()) for e, x in starts if x.mean() < BLACK and x.std() < BLACK}
+        self.report.add(
+            "black_camera", seen.name, f"Pictures of {seen.name} are black: mean brightness",
+            dark, len(starts), self.report.without(list(dark), self.total), 60.0,
+            unit="of 255", apart="a covered lens, no light, a camera that sends nothing",
+        )  # fmt: skip
         gaps, least = dict[int, float](), max(3, round(0.1 * self.fps))
         for run in [*seen.runs, *(seen.thin or ())]:
             for a, b in stretches(run.grey.mean(axis=(1, 2)) < BLACK):

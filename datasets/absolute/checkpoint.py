@@ -218,12 +218,6 @@ class CheckpointTests:
         total = self.info.total_episodes
         self.report.add(kind, about, sentence, range(total), total, command, cost, **more)
 
-    def missing_cameras(self) -> list[str]:
-        """Return the names of cameras that it sees and the dataset lacks."""
-        have = {self.checkpoint.renamed.get(k, k) for k in self.info.picture_keys}
-        return [k.removeprefix(IMAGES) for k in self.checkpoint.cameras if k not in have
-                and "empty_camera" not in k]  # fmt: skip
-
     def _features(self) -> None:
         known, here = self.checkpoint, self.here
         for feature, shapes in ((STATE, known.inputs), (ACTION, known.outputs)):
@@ -249,7 +243,9 @@ class CheckpointTests:
             break
 
     def _cameras(self) -> None:
-        missing = self.missing_cameras()
+        shown = {self.checkpoint.renamed.get(k, k) for k in self.info.picture_keys}
+        missing = [k.removeprefix(IMAGES) for k in self.checkpoint.cameras if k not in shown
+                   and "empty_camera" not in k]  # fmt: skip
         have = [k.removeprefix(IMAGES) for k in self.info.picture_keys]
         if missing:
             self.say(

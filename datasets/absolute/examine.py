@@ -62,11 +62,10 @@ class EpisodeTests:
         """Run all tests."""
         before = len(self.report.findings)
         short = {e: float(n) for e, n in self.recording.lengths.items() if n <= SHORTEST}
-        if short:
-            self.report.add(
-                "short_episode", "", "Some episodes are of a frame or two", short, self.total,
-                self.report.without(list(short), self.total), 20.0, apart="a key pressed twice",
-            )  # fmt: skip
+        self.report.add(
+            "short_episode", "", "Some episodes are of a frame or two", short, self.total,
+            self.report.without(list(short), self.total), 20.0, apart="a key pressed twice",
+        )  # fmt: skip
         self._tasks()
         if self.looked:
             left = self.total - len(self.recording.missing_rows) - self.looked
@@ -81,10 +80,9 @@ class EpisodeTests:
 
     def _say(self, kind: str, sentence: str, found: dict[int, float], unit: str, apart: str,
              command: str, cost_deg: float) -> None:  # fmt: skip
-        if found:
-            self.report.add(
-                kind, "", sentence, found, self.looked, command, cost_deg, unit=unit, apart=apart
-            )
+        self.report.add(
+            kind, "", sentence, found, self.looked, command, cost_deg, unit=unit, apart=apart
+        )
 
     def _tasks(self) -> None:
         """Find tasks that differ by case, spaces, a full stop or how accents are encoded only."""

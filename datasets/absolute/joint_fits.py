@@ -28,8 +28,8 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets import layout
-from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.recording import MotionRecording
+from gaploop.datasets.absolute.findings import UNKNOWN, AbsoluteReport
+from gaploop.datasets.absolute.recording import MotionRecording, evenly
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 
@@ -71,15 +71,13 @@ class JointFit:
     limits_deg: tuple[float, float]
 
 
-NOT_KNOWN: Final = Estimate(np.nan, np.nan, np.nan)
-
-
 def fit_joints(recording: MotionRecording) -> list[JointFit]:
     """Fit every joint over all episodes."""
-    fps, joints = recording.info.fps, len(recording.joints)
-    late = max(3, round(LATEST_S * fps))
-    shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
-    limits = [limits_of(recording, k) for k in range(joints)]
+    fps = recording.info.fps
+    late, shifts = _shifts(fps)
+    seen = np.concatenate([e.reading for e in recording.episodes])
+    limits = list(zip(seen.min(axis=0).tolist(), seen.max(axis=0).tolist(), strict=True))
+    unknown = [JointFit(UNKNOWN, UNKNOWN, UNKNOWN, np.nan, ends) for ends in limits]
     sums = []  # (episodes, 3, widths, shifts, joints): centred xx, xy, yy
     behind = []  # each episode's commands behind every width of play, and its readings
     for episode in recording.episodes:
@@ -95,7 +93,7 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
             free[:, k] = (y[:, k] > low + 0.3) & (y[:, k] < high - 0.3)
         sums.append(_shifted_products(played, y, free))
     if not sums:
-        return [JointFit(NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, np.nan, limits[k]) for k in range(joints)]
+        return unknown
     every = np.array(sums)
     draws = np.random.default_rng(0).multinomial(
         len(sums), np.full(len(sums), 1 / len(sums)), size=RESAMPLED
@@ -105,7 +103,7 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
     for k, (low, high) in enumerate(limits):
         moved = max(float(np.ptp(e.command[:, k])) for e in recording.episodes)
         if moved < MOVES_DEG:
-            fits.append(JointFit(NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, np.nan, (low, high)))
+            fits.append(unknown[k])
             continue
         pooled = np.tensordot(draws, every[..., k], axes=(1, 0))  # draws, 3, widths, shifts
         values = np.array([_best(p, shifts) for p in pooled])
@@ -127,14 +125,19 @@ def fit_joints(recording: MotionRecording) -> list[JointFit]:
     return fits
 
 
+def _shifts(fps: float) -> tuple[int, FloatArray]:
+    """Return the latest delay that is looked for, and all of them, by half rows [rows]."""
+    late = max(3, round(LATEST_S * fps))
+    return late, np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
+
+
 def delays_by_episode(recording: MotionRecording, joints: Sequence[int]) -> dict[int, float]:
     """Return after which delay joints follow their commands best in each episode [s].
 
     Of all joints together; left out are episodes that are too short or in which they move little.
     """
     fps, found = recording.info.fps, dict[int, float]()
-    late = max(3, round(LATEST_S * fps))
-    shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
+    late, shifts = _shifts(fps)
     for e in recording.episodes:
         moved = [k for k in joints if np.ptp(e.command[:, k]) >= MOVES_DEG]
         if len(e.command) < late + EARLIEST_FRAMES + FEWEST_ROWS or not moved:
@@ -303,12 +306,6 @@ def answers(recording: MotionRecording, joint: int) -> tuple[float, float]:
         if abs(r) > abs(best[0]):
             best = r, uy / uu
     return best
-
-
-def limits_of(recording: MotionRecording, joint: int) -> tuple[float, float]:
-    """Return the lowest and highest readings of a joint."""
-    seen = [e.reading[:, joint] for e in recording.episodes]
-    return min(float(s.min()) for s in seen), max(float(s.max()) for s in seen)
 
 
 @dataclass(frozen=True)
@@ -523,8 +520,7 @@ class WarmEpisode:
 
 def examine_heat(recording: MotionRecording, report: AbsoluteReport) -> None:
     """Add what changes with temperature to a report; nothing where no temperatures are recorded."""
-    joints = _read(recording)
-    joints = {n: e for n, e in joints.items() if len(e) >= FEWEST}
+    joints = {n: e for n, e in _read(recording).items() if len(e) >= FEWEST}
     if not joints:
         return
     found, spans = False, list[float]()
@@ -572,10 +568,8 @@ def _read(recording: MotionRecording) -> dict[str, list[WarmEpisode]]:
     info, rows = recording.info, layout.episode_rows(recording.info.root)
     there = [row for row in rows if row.get("gap_uid")]
     there = [row for row in there if telemetry_path(info.root, row["gap_uid"]).is_file()]
-    if len(there) > MOST:
-        there = [there[k] for k in np.linspace(0, len(there) - 1, MOST).astype(int)]
     found: dict[str, list[WarmEpisode]] = {}
-    for row in there:
+    for row in (there[k] for k in evenly(len(there), MOST)):
         try:
             record = read_telemetry(telemetry_path(info.root, row["gap_uid"]))
         except UnusableInputError:

@@ -97,7 +97,8 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     # What the arm was told, where a safety filter let less through than was asked for.
     told = SENT if info.width(SENT) == info.width(ACTION) else ACTION
     columns = sorted({*vectors, told}) if len(vectors) == 2 else vectors
-    tables = [_columns(path, columns) for path in layout.data_files(root)]
+    wanted = ["episode_index", *columns]
+    tables = [layout.read_parquet(path, wanted) for path in layout.data_files(root)]
     if not tables or not sum(len(t) for t in tables):
         return MotionRecording(info, {}, why_not="it holds no rows")
     index = np.concatenate([_numbers(t, "episode_index")[:, 0] for t in tables]).astype(np.int64)
@@ -128,9 +129,7 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     whole = np.isfinite(action[:, ~gone_a]).all(axis=1)
     whole &= np.isfinite(state[:, ~gone_s]).all(axis=1)
     usable = [e for e, (a, b) in rows.items() if whole[a:b].all()]
-    if len(usable) > at_most:
-        at = np.linspace(0, len(usable) - 1, at_most).astype(int)
-        usable = [usable[k] for k in np.unique(at)]
+    usable = [usable[k] for k in evenly(len(usable), at_most)]
     read = [np.where(gone, 0.0, v[whole]) for v, gone in ((action, gone_a), (state, gone_s))]
     pairs = [(a, s) for a, s in _pairs(info, *read) if not gone_a[a] and not gone_s[s]]
     of_missing: dict[str, Any] = {"missing_rows": missing, "missing_in": tuple(missing_in)}
@@ -216,10 +215,6 @@ def recording_of(
     joints = tuple(RecordedJoint(n, k, k, 1.0, is_grip(n)) for k, n in enumerate(names))
     episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
     return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
-
-
-def _columns(path: Path, vectors: list[str]) -> pa.Table:
-    return layout.read_parquet(path, ["episode_index", *vectors])
 
 
 def _numbers(table: pa.Table, name: str) -> FloatArray:

@@ -222,22 +222,13 @@ class RowTests:
                 read |= {e.index: by} if by > JUMP_DEG else {}
                 by = joint_fits.lone_jump(e.command[:, k])
                 sent |= {e.index: by} if by > SENT_JUMP_DEG and e.index not in read else {}
-            jump = f"of {self.names[k]} jump away and back, by"
-            if read:
-                self._say(
-                    "jumps", k, f"Single readings {jump}", read, "gaploop doctor", 5.0, apart=cable
-                )
-            if sent:
-                fix = self.report.without(list(sent), self.total)
-                self._say(
-                    "jumps",
-                    k,
-                    f"Single commands {jump}",
-                    sent,
-                    fix,
-                    5.0,
-                    apart=f"{cable} of a leader",
-                )
+            without = self.report.without(list(sent), self.total)
+            for what, found, fix, apart in (
+                ("readings", read, "gaploop doctor", cable),
+                ("commands", sent, without, f"{cable} of a leader"),
+            ):
+                text = f"Single {what} of {self.names[k]} jump away and back, by"
+                self._say("jumps", k, text, found, fix, 5.0, apart=apart)
 
     def _left_out(self) -> None:
         """Places at which commands and readings of several joints go on further in one row.

@@ -332,44 +332,31 @@ def _append(pack: Path, value: Mapping[str, Any]) -> None:
     append_line(index, f"{xxhash.xxh3_64_hexdigest(body.encode())} {body}")
 
 
-class PackWriter:
-    """Appends episodes to a pack; one writer at a time, under the cache's lock."""
+def append_episodes(pack: Path, episodes: Iterable[tuple[str, Iterable[Image]]]) -> None:
+    """Append episodes to a pack: their keys and RGB pictures (height, width, 3).
 
-    def __init__(self, pack: Path) -> None:
-        self.pack = pack
-
-    def __enter__(self) -> PackWriter:
-        self.pack.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        end = max((e.end for e in read_index(self.pack).values()), default=0)
-        self._stream = open(self.pack, "ab", opener=private)
-        self._stream.truncate(end)  # what a kill left of an episode
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def append(self, key: str, pictures: Iterable[Image]) -> None:
-        """Append one episode's RGB pictures (height, width, 3)."""
-        offset = self._stream.seek(0, os.SEEK_END)
-        sizes, sums, height, width = [], [], 0, 0
-        for picture in pictures:
-            # In the order in which a policy wants them: channel, row, column.
-            data = np.ascontiguousarray(picture.transpose(2, 0, 1)).reshape(-1)
-            self._stream.write(data.data)
-            sizes.append(len(data))
-            sums.append(xxhash.xxh3_64_intdigest(data))
-            height, width = picture.shape[:2]
-        self._stream.flush()
-        _append(
-            self.pack,
-            {
-                "key": key,
-                "shape": [height, width],
-                "offset": offset,
-                "sizes": base64.b64encode(np.array(sizes, dtype="<u4").tobytes()).decode(),
-                "sums": base64.b64encode(np.array(sums, dtype="<u8").tobytes()).decode(),
-            },
-        )
+    One process at a time, under the cache's lock.
+    """
+    pack.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    end = max((e.end for e in read_index(pack).values()), default=0)
+    with open(pack, "ab", opener=private) as stream:
+        stream.truncate(end)  # what a kill left of an episode
+        for key, pictures in episodes:
+            offset = stream.seek(0, os.SEEK_END)
+            sizes, sums, shape = list[int](), list[int](), [0, 0]
+            for picture in pictures:
+                # In the order in which a policy wants them: channel, row, column.
+                data = np.ascontiguousarray(picture.transpose(2, 0, 1)).reshape(-1)
+                stream.write(data.data)
+                sizes.append(len(data))
+                sums.append(xxhash.xxh3_64_intdigest(data))
+                shape = list(picture.shape[:2])
+            stream.flush()
+            of_each = {
+                name: base64.b64encode(np.array(numbers, dtype=kind).tobytes()).decode()
+                for name, numbers, kind in (("sizes", sizes, "<u4"), ("sums", sums, "<u8"))
+            }
+            _append(pack, {"key": key, "shape": shape, "offset": offset, **of_each})
 
 
 class PictureStore:

@@ -149,12 +149,14 @@ class _Cache:
     def _decode(
         self, clips: Sequence[Clip], advance: Callable[[int], None], stop: threading.Event
     ) -> None:
-        with folder.PackWriter(self._pack(clips[0].video)) as writer:
+        def episodes() -> Iterator[tuple[str, Iterator[Image]]]:
             for clip, pictures in decoded(clips, self.decoding):
                 if stop.is_set():
                     return
-                writer.append(self._key(clip), pictures)
+                yield self._key(clip), pictures
                 advance(len(clip.rows))
+
+        folder.append_episodes(self._pack(clips[0].video), episodes())
 
     def _pack(self, video: str) -> Path:
         name = f"{video.replace('/', '_')}.{self.ids[video]}{folder.PACK}"

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from gaploop.core import consent, errors, journal_format, labels, platform_calls
-from gaploop.core.consent import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import (
     existing_folder,
@@ -34,21 +33,7 @@ from gaploop.core.paths import link_fix, links_out, refuse_links_out
 from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check import description, episodes, frames, gaps, stats, videos
-from gaploop.datasets.check.episodes import fix_episodes, fix_tasks, known_places, read_old
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, FixAction, FixDraft
-from gaploop.datasets.check.frames import scan_frames
-from gaploop.datasets.check.gaps import fix_labels
-from gaploop.datasets.check.stats import fix_stats
-from gaploop.datasets.check.videos import (
-    EpisodeClip,
-    decodes,
-    episodes_of_pictures,
-    mark_damaged_pictures,
-    places,
-    read_cameras,
-    set_sizes,
-    settled,
-)
 from gaploop.datasets.edit.compose import EDIT_SCHEMA, dataset_hash, read_run
 from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.layout import numbers
@@ -317,7 +302,7 @@ def fix(
     refuse_links_out(root)
     refuse_lfs_pointers(root)
     target = root if output_dir is None else Path(output_dir).absolute()
-    note_made_from(consent.Place("dataset", str(target)), [root])
+    consent.note_made_from(consent.Place("dataset", str(target)), [root])
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
         staging.recover(target)
         stage = staging.sibling(target, "staging")
@@ -391,44 +376,44 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)
     held = frames.read_rows(paths, numeric_features(info), names)
-    mark_damaged_pictures(info, paths, held)
-    old = read_old(draft.root, held.runs())
+    videos.mark_damaged_pictures(info, paths, held)
+    old = episodes.read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
     known = {e: n for e, n in lengths.items() if n > 0}
-    episodes, lost, spoilt = frames.whole_episodes(paths, held, info.fps, known, cut)
-    here = {e.old: len(e) for e in episodes}
-    cameras = read_cameras(draft)
-    set_sizes(draft, cameras)
+    whole, lost, spoilt = frames.whole_episodes(paths, held, info.fps, known, cut)
+    here = {e.old: len(e) for e in whole}
+    cameras = videos.read_cameras(draft)
+    videos.set_sizes(draft, cameras)
     every = sorted({**lengths, **spoilt, **here}.items())  # frames of all episodes there were
     count = sum(1 for camera in cameras if camera.files)
     pictures = {e: count * n for e, n in here.items()}
-    tried = episodes_of_pictures(pictures, options.deep)
+    tried = videos.episodes_of_pictures(pictures, options.deep)
     for at, camera in enumerate(cameras):
         if not camera.files:
             continue  # says nothing about single episodes: they all stay
-        stated = known_places(old, camera.key)
-        camera, stated = settled(draft, camera, stated, dict(every))
-        placed = places(camera, stated, every, info.fps)
+        stated = episodes.known_places(old, camera.key)
+        camera, stated = videos.settled(draft, camera, stated, dict(every))
+        placed = videos.places(camera, stated, every, info.fps)
         cameras[at] = replace(camera, places=placed)
         for episode, length in here.items():
             if episode not in placed:
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
                 continue
             chunk, file, start_s = placed[episode]
-            clip = EpisodeClip(episode, length, start_s)
-            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
+            clip = videos.EpisodeClip(episode, length, start_s)
+            if episode in tried and not videos.decodes(info.fps, camera.paths[chunk, file], clip):
                 lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
-    episodes = [e for e in episodes if e.old not in lost]
-    for copy, first in frames.copies(held, episodes).items():
+    whole = [e for e in whole if e.old not in lost]
+    for copy, first in frames.copies(held, whole).items():
         lost[copy] = f"{COPY} of episode {first}"
-    episodes = [e for e in episodes if e.old not in lost]
-    if not episodes:
+    whole = [e for e in whole if e.old not in lost]
+    if not whole:
         reasons = "; ".join(sorted(set(lost.values()))[:3])
         raise UnusableInputError(
             f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
     present = set(held.episode.tolist())
-    if not lost and sum(map(len, episodes)) == info.total_frames:
+    if not lost and sum(map(len, whole)) == info.total_frames:
         draft.lost.clear()  # files of which nothing can be read, but nothing is missing either
     rows = old.table.select([n for n in ("episode_index", "length") if n in old.table.column_names])
     empty = {row["episode_index"]: row.get("length") == 0 for row in rows.to_pylist()}
@@ -440,14 +425,14 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
         note = draft.did if reason.startswith((COPY, NEVER)) else draft.left_out
         note("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, episodes, changed = fix_tasks(draft, held, episodes, said)
-    frames.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
-    description.fix_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
+    tasks, whole, changed = episodes.fix_tasks(draft, held, whole, said)
+    frames.rewrite_files(draft, paths, held, whole, info.fps, names, changed)
+    description.fix_counts(draft, len(whole), sum(map(len, whole)), tasks)
     info = layout.parse_info(draft.root)
-    scan = scan_frames(info, Findings())
-    fix_episodes(draft, info, scan, old, episodes, cameras)
-    fix_stats(draft, info, scan)
-    fix_labels(draft, episodes, options.labels_from)
+    scan = frames.scan_frames(info, Findings())
+    episodes.fix_episodes(draft, info, scan, old, whole, cameras)
+    stats.fix_stats(draft, info, scan)
+    gaps.fix_labels(draft, whole, options.labels_from)
 
 
 def kept_copies(root: Path) -> list[Path]:

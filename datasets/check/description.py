@@ -27,7 +27,7 @@ from gaploop.core.paths import is_plain_name, plain_name
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.v3_files import replace_table
+from gaploop.datasets.v3_files import AUTOMATIC_FEATURES, replace_table
 from gaploop.datasets.video import video_index
 
 NUMBERS: Final = frozenset(
@@ -118,8 +118,7 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
     for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
         if name in info.features:
             continue
-        known = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
-        other = [n for n in info.features if n not in (*known, *info.video_keys)]
+        other = [n for n in info.features if n not in (*STANDARD, *info.video_keys)]
         near = [k for k, usual in usual_names(info.features).items() if usual == name]
         near = near or difflib.get_close_matches(name, other, n=1, cutoff=0.6)
         hint = f" Did the writer call it {near[0]}?" if near else ""
@@ -462,11 +461,7 @@ def fix_keys(draft: FixDraft) -> dict[str, str]:
     named = {n: stands_for.get(n, n) for n in schema.names}
     # Features that LeRobot makes itself, and columns beyond all that is described.
     features = draft.info["features"]
-    more = {
-        name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
-        for name in columns.AUTOMATIC
-        if name not in features
-    }
+    more = {n: {**f, "shape": [1]} for n, f in AUTOMATIC_FEATURES.items() if n not in features}
     known = {*named.values(), *more}
     if all(k in known or f["dtype"] == "video" for k, f in features.items()):
         for column in schema:

@@ -219,15 +219,6 @@ def _counted(table: pa.Table) -> pa.Table:
     return table
 
 
-def read_table(root: Path) -> pa.Table | None:
-    """Return the episode table with its statistics; None where it can't be read."""
-    try:
-        files = layout.episode_files(root)
-        return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files])
-    except DAMAGE:
-        return None
-
-
 def fix_episodes(
     draft: FixDraft,
     info: DatasetInfo,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core import journal_format, labels
@@ -26,7 +27,7 @@ from gaploop.core.paths import is_plain_name, refuse_links_out
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, plainly_radians
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.check.episodes import EpisodeTable, read_table
+from gaploop.datasets.check.episodes import EpisodeTable
 from gaploop.datasets.check.findings import (
     DAMAGE,
     NOTE,
@@ -260,9 +261,8 @@ def fix_labels(draft: FixDraft, episodes: Sequence[WholeEpisode], labels_from: P
         UnusableInputError: `labels_from`, where they come from, knows none of the takes.
     """
     given = _source_rows(labels_from) if labels_from is not None else {}
-    table = read_table(draft.root)
-    if table is None or not len(table):
-        return
+    files = layout.episode_files(draft.root)
+    table = pa.concat_tables([pq.read_table(path, partitioning=None) for path in files])
     present = [n for n in columns.EPISODE_COLUMNS if n in table.column_names]
     if not present and not given:
         return
@@ -315,7 +315,6 @@ def fix_labels(draft: FixDraft, episodes: Sequence[WholeEpisode], labels_from: P
             uid = layout.foreign_uid({"episode_index": at, "length": len(episode), **row})
         default = columns.default_row(TakeInfo(uid, kind=TakeKind.IMPORT), Outcome.UNLABELLED)
         rows.append({**default, **_usable(known or row)})
-    files = layout.episode_files(draft.root)
     before = [p.read_bytes() for p in files]
     episodes_table.materialise(draft.root, dict(enumerate(rows)))
     if [p.read_bytes() for p in files] != before:

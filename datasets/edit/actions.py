@@ -237,15 +237,11 @@ def now_said(root: Path) -> None:
 
 def _changed(piece: DatasetPiece) -> dict[str, Any]:
     """Return which episodes were changed, and which frames of them stayed, `first:end`."""
+    found: dict[str, Any] = {"changed": spans(piece.changes)} if piece.changes else {}
     frames = {str(i): c.frames for i, c in piece.changes.items() if c.frames is not None}
-    return {
-        **({"changed": spans(piece.changes)} if piece.changes else {}),
-        **(
-            {"frames": {i: f"{first}:{end}" for i, (first, end) in frames.items()}}
-            if frames
-            else {}
-        ),
-    }
+    if frames:
+        found["frames"] = {i: f"{first}:{end}" for i, (first, end) in frames.items()}
+    return found
 
 
 HARMONISE: Final = "Make them alike first: gaploop edit harmonise {b} --to={a} --output_dir=OUT"

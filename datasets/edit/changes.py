@@ -49,9 +49,7 @@ def corrections(
         vectors[feature] = by
         if feature == columns.ACTION and info.width(columns.SENT) == len(by):
             vectors[columns.SENT] = by
-    cameras = dict[str, str]()
-    if swap:
-        cameras = _swapped(info, swap)
+    cameras = _swapped(info, swap) if swap else {}
     return dict.fromkeys(chosen, EpisodeChange(subtract=vectors, cameras=cameras))
 
 
@@ -246,13 +244,10 @@ class Trim:
         return self.episode.length - (self.end - self.first)
 
 
-def find_idle(
-    piece: DatasetPiece, chosen: Collection[int], margin_s: float = MARGIN_S, exact: bool = False
-) -> list[Trim]:
+def find_idle(piece: DatasetPiece, chosen: Collection[int], *, exact: bool) -> list[Trim]:
     """Return what would stay of each chosen episode.
 
     Args:
-        margin_s: idle time kept at each end [s].
         exact: pictures may be encoded again. Otherwise, so that none is, an episode begins at a
             key frame at or before the margin, and ends where its videos can be cut.
 
@@ -272,7 +267,7 @@ def find_idle(
     )
     parts = np.cumsum([table.columns[n].reshape(len(table), -1).shape[1] for n in names])[:-1]
     still = np.concatenate([_still(part, table) for part in np.split(values, parts, axis=1)])
-    margin = math.ceil(margin_s * info.fps - 1e-6)
+    margin = math.ceil(MARGIN_S * info.fps - 1e-6)
     points: dict[object, tuple[frozenset[int], frozenset[int]]] = {}
     found = []
     for episode in (e for e in piece.held if e.index in chosen):

@@ -33,11 +33,10 @@ from gaploop.datasets.edit.compose import (
 )
 from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec
-from gaploop.datasets.formats.new_dataset import About, EpisodeStream, Recording, write_dataset
+from gaploop.datasets.formats.new_dataset import About, Recording, write_dataset
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import FrameTable, load_frames
-from gaploop.datasets.video import ENCODERS
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
 _ROUNDING: Final = 1e-6  # of a frame
@@ -113,11 +112,11 @@ def harmonise(
 
     about = About(conversion.fps, conversion.robot_type, conversion.features())
     return write_dataset(
-        EpisodeStream(about, len(piece.episodes), converted),
+        about,
+        converted(),
         target,
-        on_episode=on_episode,
-        sources=(info.root,),
-        encoding=ENCODERS["h264"],
+        info.root,
+        on_episode,
         amend=lambda stage: _bring_along(piece, conversion, stage),
     )
 

@@ -176,9 +176,8 @@ def upgrade(
     features = {
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
     }
-    for name in (n for n in columns.AUTOMATIC if n not in features):
-        kind = "float32" if name == "timestamp" else "int64"
-        features[name] = {"dtype": kind, "shape": (1,), "names": None}
+    made = {n: dict(f) for n, f in v3_files.AUTOMATIC_FEATURES.items() if n not in features}
+    features |= made
     for spec in features.values():
         spec["names"] = layout.axes_of(spec) or spec.get("names")
     wanted = old.episodes if only is None else list(only)
@@ -273,11 +272,7 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
     n, line = len(table), old.rows.get(episode, {})
     names = [str(name) for name in line.get("tasks", ())]
     own = next((k for k, words in old.tasks.items() if words in names), min(old.tasks, default=0))
-    made = {
-        "timestamp": np.arange(n) / old.info.fps, "frame_index": np.arange(n),
-        "episode_index": np.full(n, episode), "index": np.arange(n), "task_index": np.full(n, own),
-    }  # fmt: skip
-    for name, values in made.items():
+    for name, values in v3_files.automatic_columns(n, old.info.fps, episode, 0, own).items():
         if name not in table.column_names:
             table = table.append_column(name, pa.array(values))
     try:
@@ -526,14 +521,8 @@ def _write_v21(
     first = 0
     for i, episode in enumerate(recordings(source, about, episodes)):
         n = episode.length
-        values: dict[str, Any] = {
-            **episode.columns,
-            "timestamp": np.arange(n) / fps,
-            "frame_index": np.arange(n),
-            "episode_index": np.full(n, i),
-            "index": np.arange(first, first + n),
-            "task_index": np.full(n, tasks[episode.task]),
-        }
+        values: dict[str, Any] = {**episode.columns}
+        values |= v3_files.automatic_columns(n, fps, i, first, tasks[episode.task])
         for key in (k for k, f in features.items() if f["dtype"] == "image"):
             pictures = episode.pictures[key]
             packed = (cv2.imencode(".png", p[:, :, ::-1])[1].tobytes() for p in pictures())

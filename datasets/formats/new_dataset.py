@@ -10,7 +10,7 @@ import contextlib
 import io
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,13 +92,8 @@ class NewDataset:
         n, first = len(next(iter(columns.values()))), self._frames
         index = self._first + len(self._rows)
         stored = {key: [_tiff(p, k) for k, p in enumerate(d())] for key, d in (depth or {}).items()}
-        automatic = {
-            "timestamp": np.arange(n) / self._info.fps,
-            "frame_index": np.arange(n),
-            "episode_index": np.full(n, index),
-            "index": np.arange(first, first + n),
-            "task_index": np.full(n, self._tasks.setdefault(task, len(self._tasks))),
-        }
+        number = self._tasks.setdefault(task, len(self._tasks))
+        automatic = v3_files.automatic_columns(n, self._info.fps, index, first, number)
         table = v3_files.table_of({**columns, **stored, **automatic}, self._schema)
         row = {"episode_index": index, "tasks": [task], "length": n, **self._data.append(table)}
         row |= {"dataset_from_index": first, "dataset_to_index": first + n}
@@ -209,11 +204,6 @@ class About:
         found = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
         return {n: n.removeprefix(IMAGES) for n in found}
 
-    def size(self, feature: str) -> tuple[int, int]:
-        """Return height and width of a camera's pictures [pixels]."""
-        height, width, _ = self.features[feature]["shape"]
-        return int(height), int(width)
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -237,16 +227,6 @@ class Recording:
     def uid(self) -> str:
         """The take's uid; "" without gap columns."""
         return str(self.row.get("gap_uid", ""))
-
-
-@dataclass(frozen=True)
-class EpisodeStream:
-    """Episodes to write, `count` of them; `notes` say what was left out or decided."""
-
-    about: About
-    count: int
-    episodes: Callable[[], Iterator[Recording]]
-    notes: tuple[str, ...] = ()
 
 
 def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
@@ -275,13 +255,6 @@ def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
             f"{info.root} has no feature action. Nothing to export. Check it with: gaploop check."
         )
     return About(info.fps, info.robot_type, features), tuple(notes)
-
-
-def not_finite_row(values: NDArray[Any]) -> int | None:
-    """Return the first row with NaN or infinity, None where there is none; shape (n, …)."""
-    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
-        return None
-    return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
 
 
 def recordings(
@@ -315,11 +288,11 @@ def recordings(
                     f"{place} has rows of {found[:1].size} numbers, {layout.INFO} says {shape[0]}. "
                     f"Find out more with: gaploop check {info.root}"
                 )
-            bad = not_finite_row(found)
-            if bad is not None:
+            bad = ~np.isfinite(found.reshape(len(found), -1)).all(axis=1)
+            if bad.any():
                 raise UnusableInputError(
-                    f"{place} holds NaN or infinite values, first in row {bad}. Policies can't "
-                    "train on that: leave the episode out with --episodes."
+                    f"{place} holds NaN or infinite values, first in row {bad.argmax()}. Policies "
+                    "can't train on that: leave the episode out with --episodes."
                 )
             values[name] = found.reshape(len(found)) if shape == (1,) else found
         path = telemetry_path(info.root, episode.info.uid)
@@ -328,30 +301,22 @@ def recordings(
         yield Recording(task, episode.length, values, pictures, row, record)
 
 
-_X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
-"""Key frames stand every tenth frame, as in recordings, and no frame is reordered, so that packets
-can be copied."""
-LOSSLESS: Final[video.Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
-"""How pictures are kept."""
-
-
 def write_dataset(
-    incoming: EpisodeStream,
+    about: About,
+    episodes: Iterator[Recording],
     target: Path,
-    on_episode: Callable[[], None] = lambda: None,
-    *,
-    sources: Sequence[Path] = (),
-    encoding: video.Encoding | None = None,
-    amend: Callable[[Path], None] = lambda _stage: None,
+    source: Path,
+    on_episode: Callable[[], None],
+    amend: Callable[[Path], None],
 ) -> int:
     """Write episodes to `target`, a new or empty folder, and return how many.
 
     Args:
-        incoming: what to write. Pictures that stand in a video as they shall be are cut out of it
+        about: pictures among its features are of dtype video.
+        episodes: what to write. Pictures that stand in a video as they shall be are cut out of it
             without decoding, where they can be. Without gap columns in their rows, the dataset
             gets none.
-        sources: datasets that it is made of.
-        encoding: how pictures are encoded; without loss where None.
+        source: the dataset that it is made of.
         amend: adds to the new dataset before anybody sees it.
 
     Raises:
@@ -359,40 +324,27 @@ def write_dataset(
             kept. Nothing is left at the target then.
     """
     target = Path(target).absolute()
-    for name, spec in incoming.about.features.items():
+    for name, spec in about.features.items():
         plain_name(name, "feature", "the source")
         if "image" in name and spec["dtype"] not in PICTURES:
             raise UnusableInputError(
                 f"{name} holds numbers, and LeRobot takes every feature with 'image' in its name "
                 "for a picture. Give it another name, or leave it out."
             )
-    features = dict(incoming.about.features)
-    features |= {name: {**features[name], "dtype": "video"} for name in incoming.about.pictures}
-    about = replace(incoming.about, features=features)
     rows: list[dict[str, Any]] = []
     stage, pictures = staging.sibling(target, "staging"), staging.sibling(target, "pictures")
-    with staging.new_folder(target, *sources):
+    with staging.new_folder(target, source):
         shutil.rmtree(pictures, ignore_errors=True)
-        writer = NewDataset(stage, about.fps, about.robot_type, features)
+        writer = NewDataset(stage, about.fps, about.robot_type, about.features)
         try:
-            for episode in incoming.episodes():
-                for name in about.numbers:
-                    if (n := len(episode.columns[name])) != episode.length:
-                        raise UnusableInputError(
-                            f"Episode {episode.uid}: {name} has {n} rows, the episode "
-                            f"{episode.length}. Fix the source."
-                        )
+            for episode in episodes:
                 pictures.mkdir()
                 videos: dict[str, Path] = {}
                 for key, images in episode.pictures.items():
                     path = videos[key] = pictures / f"{len(videos)}.mp4"
-                    _encode(images, path, about, key, episode, encoding or LOSSLESS)
+                    _encode(images, path, about, key, episode)
                 writer.append(episode.task, episode.columns, videos)
                 shutil.rmtree(pictures)
-                if episode.telemetry is not None:
-                    path = telemetry_path(stage, episode.uid)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(episode.telemetry)
                 rows.append(dict(episode.row))
                 on_episode()
             writer.finish()
@@ -409,11 +361,9 @@ def write_dataset(
     return len(rows)
 
 
-def _encode(
-    images: Images, path: Path, about: About, key: str, episode: Recording, encoding: video.Encoding
-) -> None:
+def _encode(images: Images, path: Path, about: About, key: str, episode: Recording) -> None:
     """Write an episode's pictures as a video of their own; cut out of theirs where they can be."""
-    camera, (height, width) = about.pictures[key], about.size(key)
+    camera, (height, width, _) = about.pictures[key], about.features[key]["shape"]
     if isinstance(images, video.VideoRange) and images.fps == about.fps:
         try:
             with video.VideoWriter(path, about.fps) as writer:
@@ -422,7 +372,7 @@ def _encode(
             return
         except UnusableInputError:  # no key frame there, or reordered: it has to be decoded
             path.unlink(missing_ok=True)
-    if encoding[2] == "yuv420p" and (height % 2 or width % 2):
+    if height % 2 or width % 2:
         raise UnusableInputError(
             f"{camera}: pictures of {width}×{height} need even sizes. Scale or crop them."
         )
@@ -436,7 +386,7 @@ def _encode(
                 )
             yield av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
 
-    count = video.encode(frames(), path, about.fps, encoding)
+    count = video.encode(frames(), path, about.fps, video.ENCODERS["h264"])
     if count != episode.length:
         raise UnusableInputError(
             f"Episode {episode.uid}: {camera} has {count} pictures for {episode.length} rows. "

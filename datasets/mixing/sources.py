@@ -193,11 +193,7 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
         )  # fmt: skip
         return [e for e in episodes if e.info.kind is not TakeKind.PROBE
                 and (e.outcome not in _GONE)]  # fmt: skip
-    bare = [
-        e.index
-        for e in episodes
-        if e.outcome is Outcome.UNLABELLED and e.info.kind not in (TakeKind.ROLLOUT, TakeKind.PROBE)
-    ]
+    bare = [e.index for e in judged if e.outcome is Outcome.UNLABELLED]
     if bare and select != "all":
         raise UnusableInputError(
             f"{root}: {len(bare)} of {len(episodes)} episodes have no outcome (first: episode "

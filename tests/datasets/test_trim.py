@@ -233,7 +233,7 @@ def test_what_wavers_by_itself_is_idle_and_what_is_asked_for_is_not(
         table = table.set_column(place, table.schema.field(place), cells)
     pq.write_table(table, path)
     piece = DatasetPiece.whole(dataset)
-    for trim in find_idle(piece, piece.chosen, 0.2, exact=True):
+    for trim in find_idle(piece, piece.chosen, exact=True):
         before, moving, after = IDLE[trim.episode.index]
         assert trim.never_moves == (not moving)
         if moving:
