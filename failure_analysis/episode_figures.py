@@ -221,12 +221,9 @@ def figures_of(
     grasp = _joints(motion, values, at_s) if motion is not None else None
     if grasp is not None and grasp.held:  # what closed on nothing later, or before, isn't why
         values.pop(f"mode:{M.MISSED_GRASP}", None)
-    carried = (
-        carry_deg(motion, grasp)
-        if motion is not None and grasp is not None and grasp.released
-        else np.empty((0, 0))
-    )
-    seen_handled = dict[str, Handled]()
+    carried, seen_handled = np.empty((0, 0)), dict[str, Handled]()
+    if motion is not None and grasp is not None and grasp.released:
+        carried = carry_deg(motion, grasp)
     for camera in sorted(take.cameras) if images else ():
         if motion is not None and grasp is not None and grasp.released:
             of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s, object_hue_deg)
@@ -299,7 +296,7 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     if not closings:
         return None
     grasp = next((g for g in closings if g.held), closings[0])
-    until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
+    until_s = grasp.gone_s
     values["carried"] = until_s - grasp.close_s
     values["held"] = 100.0 * float(grasp.held) * (until_s - grasp.close_s) / max(
         grasp.open_s - grasp.close_s, 1e-3

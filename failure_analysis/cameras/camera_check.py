@@ -325,7 +325,7 @@ class CameraCheck:
             apart = np.abs(known - np.median(known))
             unit = Unit(
                 float(np.median(known)), float(known.std(ddof=1)) + 1e-3, float(apart.max()),
-                len(known), len(set(a.block.tolist())),
+                len(set(a.block.tolist())),
             )  # fmt: skip
             reach = unit.reach(ERROR_RATE / len(FLOORS))
             if unit.middle + reach > 0:  # straight and crossed look too alike to tell

@@ -87,14 +87,12 @@ class Unit:
 
     Attributes:
         most: farthest from `middle` that a reference take lies.
-        n: reference takes that it is known of.
         blocks: of neighbours among them, which vary together: what is independent.
     """
 
     middle: float
     spread: float
     most: float
-    n: int
     blocks: int
 
     def reach(self, share: float) -> float:
@@ -315,7 +313,7 @@ class KnownCamera:
                 middle = float(np.median(values))
                 apart = np.abs(values - middle)
                 spread = max(float(values.std(ddof=1)), 1.4826 * float(np.median(apart)), floor)
-                units[key] = Unit(middle, spread, float(apart.max()), len(values), blocks)
+                units[key] = Unit(middle, spread, float(apart.max()), blocks)
         return units
 
     @cached_property

@@ -7,9 +7,9 @@ import contextlib
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
@@ -92,6 +92,17 @@ def signal(
         return function
 
     return register
+
+
+def signals_read(
+    source: str,
+    read: Callable[[TakeView, str], float],
+    rows: Iterable[tuple[str, str, float, str, str, str]],
+) -> None:
+    """Register what one look at a take tells: name, unit, floor, sentence, key of `read`, doc."""
+    for name, unit, floor, sentence, key, doc in rows:
+        compute = partial(read, key=key)
+        REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, compute)
 
 
 @cache
