@@ -32,14 +32,13 @@ from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.attribution import engineer_labels
 from gaploop.failure_analysis.cameras.camera_check import check_takes
 from gaploop.failure_analysis.cameras.policy_cameras import CameraReference
-from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     deployment,
     save_diagnosis,
     shown_alone,
 )
-from gaploop.failure_analysis.factors import attempted, trials_of
+from gaploop.failure_analysis.factors import attempted, cohort_lines, cohort_of_trials, trials_of
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
 from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
@@ -276,7 +275,7 @@ def _diagnosed(
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(open_labelled(source).file)
     folder = writable_folder(_folder(config))
-    total = sum(diagnosis.needs_diagnosis(take) for take in takes)
+    total = sum(take.outcome is Outcome.FAILURE for take in takes)
     after = "Setting episodes and cameras against others"
     with options.progress("Diagnosing", total=total, then=after) as advance:
         found = diagnosis.diagnose(

@@ -102,12 +102,10 @@ class KeyHelp:
 
     def __init__(self) -> None:
         self.box = ui.dialog()
-        self._made = False
 
     def open(self) -> None:
         """Show it."""
-        if not self._made:
-            self._made = True
+        if not self.box.default_slot.children:
             with self.box, ui.card().classes("sheet keys"):
                 for group in GROUPS:
                     with ui.element("section"):
@@ -154,7 +152,7 @@ class TakePanel:
         self, site: ReviewSite, press: Callable[[Key], None], on_note: Callable[[str], None]
     ) -> None:
         self._site = site
-        self._shown: tuple[Listed, bool, bool] | None = None
+        self._shown: tuple[Listed, bool, object] | None = None
         self._chips: list[Chip] = []
         note, save = (next(k for k in KEYS if k.action == name) for name in ("note", "save"))
         with ui.element("div").classes("panel"):
@@ -179,16 +177,16 @@ class TakePanel:
         """Show a take, what is said about it, and what Enter would save, changed or not."""
         session, view = self._site.session, self._site.session.view
         take, own = session.take(uid), view.own(uid)
-        shown = (take, self._site.waits_for(uid))
-        if (*shown, self._site.examined) != self._shown:
-            self._shown = (*shown, self._site.examined)
+        shown = (take, self._site.waits_for(uid), self._site.report)
+        if shown != self._shown:
+            self._shown = shown
             shows = self._site.shows(take.episode.index)
             ended, recorded = self._site.ended.get(take.episode.index), ""
             if ended is not None and take.episode.outcome == Outcome.UNLABELLED:
                 recorded = f"{self._site.column} says {'success' if ended else 'failure'}"
             _refill(self._head, lambda: _head(take, shows, recorded))
             if session.use_suggestions:
-                _refill(self._suggestion, lambda: _suggestion(*shown))
+                _refill(self._suggestion, lambda: _suggestion(take, shown[1]))
         _refill(self._others, lambda: _others(view.others(uid), view.differ(uid)))
         for chip in self._chips:
             value = chip.key.value

@@ -159,35 +159,30 @@ def build(site: ReviewSite | None, project: Path) -> FastAPI:
     async def project_page() -> None:
         await ProjectPage(project, takes).look()
 
-    if site is None:
-        return _with_pages(FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
-
     @contextlib.asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        site.start()
+        if site is not None:
+            site.start()
         yield
-        site.stop()
+        if site is not None:
+            site.stop()
 
     served = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    if site is not None:
 
-    @served.get("/media/{uid}/{camera}")
-    def media(uid: str, camera: str) -> Response:
-        try:
-            path = site.video(uid, camera)
-        except (GaploopError, OSError) as error:
-            return PlainTextResponse(" ".join(str(error).split()), status_code=404)
-        return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
+        @served.get("/media/{uid}/{camera}")
+        def media(uid: str, camera: str) -> Response:
+            try:
+                path = site.video(uid, camera)
+            except (GaploopError, OSError) as error:
+                return PlainTextResponse(" ".join(str(error).split()), status_code=404)
+            return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
 
-    @ui.page("/", title=f"{takes} · gaploop review")
-    def page() -> None:
-        ui.add_css(STYLE.read_text())
-        ReviewPage(site, project.name)
+        @ui.page("/", title=f"{takes} · gaploop review")
+        def page() -> None:
+            ui.add_css(STYLE.read_text())
+            ReviewPage(site, project.name)
 
-    return _with_pages(served)
-
-
-def _with_pages(served: FastAPI) -> FastAPI:
-    """Put NiceGUI's pages into an application."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
     return served
 
