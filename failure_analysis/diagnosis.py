@@ -126,24 +126,19 @@ class TakeDiagnosis:
     def from_json(cls, value: Mapping[str, Any], where: str) -> TakeDiagnosis:
         """Read what `to_json` returned; `where` names the place in errors."""
         shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+        mode = value["mode"]
         return cls(
             uid=str(value["uid"]),
             episode=value["episode"],
-            mode=value["mode"]
-            if value["mode"] in (NO_MODE, UNKNOWN_MODE)
-            else FailureMode(value["mode"]).value,
+            mode=mode if mode in (NO_MODE, UNKNOWN_MODE) else FailureMode(mode).value,
             phase=Phase(value["phase"]).value if value["phase"] else "",
             dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
             none=float(value.get("none", 0.0)),
             abstained=bool(value["abstained"]),
             evidence=tuple(
-                Evidence(
-                    e["signal"],
-                    math.nan if e["value"] is None else float(e["value"]),
-                    e["unit"],
-                    e["says"],
-                )
+                Evidence(e["signal"], float(number), e["unit"], e["says"])
                 for e in value["evidence"]
+                for number in [math.nan if e["value"] is None else e["value"]]
             ),
             unseen=tuple(value.get("unseen", ())),
             named=tuple(value.get("named", ())),

@@ -24,7 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,8 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import CONFIDENCE, Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.station import words
-
-if TYPE_CHECKING:
-    from gaploop.datasets.layout import EpisodeRow
-
 
 NOMINAL: Final = "nominal"
 """Level of a condition that wasn't set: the station as it usually is."""
@@ -521,28 +518,22 @@ class CohortStatistics:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types, for `summary.across` of a diagnosis and for `factors.json`."""
         table: dict[str, Any] = {"trials": 0, "effects": []}
-        if self.table is not None:
-            references = self.table.references
-            effects = [
-                {
-                    **_json(effect, "factor", "level"),
-                    "reference": references[effect.factor][0],
-                    **_json(
-                        effect, "successes", "trials", "rate", "difference", "odds_ratio", "p",
-                        "p_family", "verdict", "note",
-                    ),
-                }
-                for effect in self.table.effects
-            ]  # fmt: skip
+        if (found := self.table) is not None:
             table = {
-                **_json(self.table, "successes", "trials", "rate", "clusters"),
+                **_json(found, "successes", "trials", "rate", "clusters"),
                 "references": {
                     f: {"level": level, "rate": _estimate_json(rate)}
-                    for f, (level, rate) in references.items()
+                    for f, (level, rate) in found.references.items()
                 },
-                "effects": effects,
-                "not_judged": dict(self.table.aside),
-            }
+                "effects": [
+                    {"factor": e.factor, "level": e.level,
+                     "reference": found.references[e.factor][0],
+                     **_json(e, "successes", "trials", "rate", "difference", "odds_ratio", "p",
+                             "p_family", "verdict", "note")}
+                    for e in found.effects
+                ],
+                "not_judged": dict(found.aside),
+            }  # fmt: skip
         return {"schema": COHORT_SCHEMA, "counted": self.counted, **table}
 
 

@@ -174,17 +174,6 @@ class FailureScore:
         above = len(self.peaks) - int(np.searchsorted(self.peaks, peak))
         return (above + 1) / (len(self.peaks) + 1)
 
-    @classmethod
-    def load(cls, path: Path) -> FailureScore:
-        """Read the one that ships, which `python -m benchmarks detection` writes."""
-        value = read_json(path)
-        mean, spread, weights, level, score_spread, peaks = (
-            np.array(value[name], dtype=object).astype(np.float64)
-            for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
-        )
-        usual = Usual(mean, spread)
-        return cls(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
-
 
 def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
     """Fit a score to the successful takes among `tracks`.
@@ -246,10 +235,8 @@ def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str
 
 
 SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")
-"""The score of the embedded cell with the shipped policy.
-
-`python -m benchmarks detection` rebuilds it.
-"""
+"""The score of the embedded cell with the shipped policy; `python -m benchmarks detection`
+rebuilds it."""
 ALARM: Final = "failure_alarm"
 """Name of the event in a take's events."""
 
@@ -447,9 +434,14 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
     return SessionWatch(score, weights)
 
 
-def shipped_score() -> FailureScore:
+def shipped_score(file: Path = SHIPPED) -> FailureScore:
     """Return the score that ships: weights learned from several policies' failures in the cell."""
-    return FailureScore.load(SHIPPED)
+    value = read_json(file)
+    mean, spread, *others = (
+        np.array(value[name], dtype=object).astype(np.float64)
+        for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
+    )
+    return FailureScore(value["name"], Usual(mean, spread), *others, value["policy"])
 
 
 def score_of(takes: Sequence[Take], name: str) -> FailureScore:

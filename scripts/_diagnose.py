@@ -59,7 +59,6 @@ from gaploop.failure_analysis.report.report import (
 )
 from gaploop.failure_analysis.station import without_telemetry, words
 from gaploop.failure_analysis.views.joints import remember_units, with_units
-from gaploop.failure_analysis.views.pictures import example_pictures
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
@@ -303,11 +302,11 @@ def _diagnosed(
     planned = _planned(config, found, takes, twin, folder) if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     pictures = {
-        take.info.uid: example_pictures(
-            TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
-        )
+        take.info.uid: seen.examples
         for take in takes  # in the colours that they were taken in
-        if config.pictures and take.info.uid in shown
+        if config.pictures
+        and take.info.uid in shown
+        and (seen := TakeView(recoloured_take(take, StationScene(scene.camera))).pictures)
     }
     clips = list[tuple[bytes, str]]()
     if twin is not None and not twin.world and config.pictures:

@@ -218,14 +218,15 @@ class KnownCamera:
         # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
         base, mask, edges, counts = self._still(tuple(others))
         move, everywhere, where = None, np.ones_like(edges), counts
+        usual_edges, edges_now = _spread(edges), _spread(look.edges)
         if counts.mean() >= LEAST_STILL:
-            move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
+            move = register(usual_edges, edges_now, everywhere, counts, ENOUGH)
         lies, best = _texture(look.even, base, mask), _best(look.evens, base, mask)
         if (count := int(np.isfinite(best).sum())) > 10 and np.nanmedian(best) > MOSTLY:
             # Most cells lie where they lay: something new in others mustn't drag the rest along.
             agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
             where = counts & agrees
-            still = register(_spread(edges), _spread(look.edges), everywhere, where, 0.0)
+            still = register(usual_edges, edges_now, everywhere, where, 0.0)
             move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         elif move is not None and count:
             # A move that lays cells worse than where they lie is an arm's, which stands elsewhere.
@@ -236,7 +237,6 @@ class KnownCamera:
         if move is not None and move.match >= ALIKE:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
-            usual_edges, edges_now = _spread(edges), _spread(look.edges)
             lens = refine(usual_edges, edges_now, everywhere, where, np.array(start))
             rest = match_at_rest(usual_edges, edges_now, where)
             numbers |= {

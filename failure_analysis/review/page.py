@@ -97,24 +97,18 @@ class TakePlayer(Element, component="player.js"):
         self.props.update(outline={"camera": camera, "frame": frame, "src": outline})
 
 
-class KeyHelp:
-    """Every key, made when it is first asked for."""
-
-    def __init__(self) -> None:
-        self.box = ui.dialog()
-
-    def open(self) -> None:
-        """Show it."""
-        if not self.box.default_slot.children:
-            with self.box, ui.card().classes("sheet keys"):
-                for group in GROUPS:
-                    with ui.element("section"):
-                        TextElement(tag="h3", text=group)
-                        for key in (k for k in KEYS if k.group == group):
-                            with ui.element("div").classes("key"):
-                                TextElement(tag="kbd", text=key.cap)
-                                TextElement(tag="span", text=key.label)
-        self.box.open()
+def show_keys(box: ui.dialog) -> None:
+    """Show every key, made when it is first asked for."""
+    if not box.default_slot.children:
+        with box, ui.card().classes("sheet keys"):
+            for group in GROUPS:
+                with ui.element("section"):
+                    TextElement(tag="h3", text=group)
+                    for key in (k for k in KEYS if k.group == group):
+                        with ui.element("div").classes("key"):
+                            TextElement(tag="kbd", text=key.cap)
+                            TextElement(tag="span", text=key.label)
+    box.open()
 
 
 LEAST_SHARE: Final = 0.05
@@ -362,7 +356,7 @@ class ReviewPage:
             with ui.element("main"):
                 self._player = TakePlayer(self.press, self._mark)
             self._panel = TakePanel(self._site, self._do, self._noted)
-            self._help = KeyHelp()
+            self._help = ui.dialog()
         self._choose(Filter())
         site.pages.append(self._changed)
         site.ahead = self._ahead
@@ -458,8 +452,8 @@ class ReviewPage:
 
     def press(self, name: str) -> None:
         """Do what a key does, named as browsers name it, such as "m" or "Enter"."""
-        if self._help.box.value:
-            self._help.box.close()
+        if self._help.value:
+            self._help.close()
         elif name in BY_KEY:
             self._do(BY_KEY[name])
 
@@ -489,7 +483,7 @@ class ReviewPage:
             "note": lambda: self._panel.note.run_method("focus"),
             "search": lambda: self._search.run_method("focus"),
             "disagreements": self._toggle_disagreements,
-            "help": self._help.open,
+            "help": lambda: show_keys(self._help),
         }
         if self._uid or key.action in ("search", "help", "disagreements", "undo"):
             page_wide[key.action]()

@@ -19,7 +19,7 @@ import webbrowser
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -27,6 +27,7 @@ from fastapi import FastAPI
 from nicegui import run, ui
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -34,9 +35,6 @@ from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.failure_analysis.review.site import ReviewSite
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _POLICY: Final = 1008  # WebSocket close code: policy violation

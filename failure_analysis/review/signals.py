@@ -168,7 +168,7 @@ def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:
 
 def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
     """Yield the phases one after the other; what is carried or empty-handed is one transport."""
-    if motion is None or motion.gripper is None:
+    if motion is None or not motion.grippers:
         return
     for phase, found in itertools.groupby(timeline(motion), lambda stretch: stretch.phase):
         first, *_, last = [*found] * 2

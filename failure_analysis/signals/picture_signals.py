@@ -11,6 +11,7 @@ from gaploop.failure_analysis.views.phases import (
     HOLD_S,
     main_grasp,
     scene_xy_m,
+    task_progress,
     tool_and_object,
 )
 from gaploop.failure_analysis.views.view import TakeView, runs
@@ -18,10 +19,6 @@ from gaploop.failure_analysis.views.view import TakeView, runs
 
 def _pictures(view: TakeView, key: str) -> float:
     return known(view.pictures).values.get(key, np.nan)
-
-
-def _progress(view: TakeView, key: str) -> float:
-    return float(getattr(known(view.task_progress), key))
 
 
 signals_read("images", _pictures, (
@@ -63,14 +60,6 @@ signals_read("images", _pictures, (
      "Area of the object over that of the smallest rectangle around it; a disc fills 0.79."),
     ("hand_share", "share", 0.0015, "something skin-toned covers {value} of a picture",
      "hand_share", "Largest share of a picture that a new, skin-toned region covers."),
-))  # fmt: skip
-signals_read("scene", _progress, (
-    ("way_left_m", "m", 0.005, "{value} of the way to the target is left", "remaining_path_m",
-     "Way from tool over tracked object to tracked target at the end, on the table plane."),
-    ("headway_stall_s", "s", 0.2, "no progress is made for the last {value}", "stalled_s",
-     "Time since the way left last shrank by 5 mm."),
-    ("way_lost_m", "m", 0.005, "{value} of the way is lost again", "lost_m",
-     "Most that the way left has risen above its least: a drop, a shove, a second attempt."),
 ))  # fmt: skip
 
 
@@ -162,11 +151,25 @@ def release_offset_m(view: TakeView) -> float:
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
 
 
+def _progress(view: TakeView, key: str) -> float:
+    return float(getattr(known(task_progress(view)), key))
+
+
+signals_read("scene", _progress, (
+    ("way_left_m", "m", 0.005, "{value} of the way to the target is left", "remaining_path_m",
+     "Way from tool over tracked object to tracked target at the end, on the table plane."),
+    ("headway_stall_s", "s", 0.2, "no progress is made for the last {value}", "stalled_s",
+     "Time since the way left last shrank by 5 mm."),
+    ("way_lost_m", "m", 0.005, "{value} of the way is lost again", "lost_m",
+     "Most that the way left has risen above its least: a drop, a shove, a second attempt."),
+))  # fmt: skip
+
+
 @signal("s", "motion", 0.1, "the jaws hold something for {value}")
 def held_s(view: TakeView) -> float:
     """Time for which the jaws stop short of their command, counted from 0.3 s on."""
     motion = known(view.motion)
-    if motion.gripper is None:
+    if not motion.grippers:
         return np.nan
     starts, stops = runs(motion.short_rad > HELD_RAD)
     return float(np.maximum((stops - starts) / motion.rate_hz - HOLD_S, 0.0).sum())

@@ -9,7 +9,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
@@ -101,7 +101,10 @@ def signals_read(
 ) -> None:
     """Register what one look at a take tells: name, unit, floor, sentence, key of `read`, doc."""
     for name, unit, floor, sentence, key, doc in rows:
-        compute = partial(read, key=key)
+
+        def compute(view: TakeView, key: str = key) -> float:
+            return read(view, key)
+
         REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, compute)
 
 

@@ -7,6 +7,7 @@ scene. Where an attempt holds several grasps, the last one that held something c
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -290,7 +291,7 @@ GAIN_M: Final = 0.005
 
 @dataclass
 class TaskProgress:
-    """TaskProgress so far; fed frame by frame.
+    """Progress so far; fed frame by frame.
 
     Attributes:
         remaining_path_m: way left from the tool over the object to the target [m].
@@ -346,10 +347,11 @@ class TaskProgress:
         return self.t_s - self.gained_s
 
 
+@lru_cache(maxsize=1)  # several signals in turn ask for it
 def task_progress(view: TakeView) -> TaskProgress | None:
     """Return the progress at the end of a take; None without tracked scene or known arm."""
     motion, scene = view.motion, view.scene
-    if motion is None or scene is None or motion.gripper is None:
+    if motion is None or scene is None or not motion.grippers:
         return None
     t_s = view.take.frames.t_s
     # Frames and control ticks share a clock; the small step heeds rounding of their times.
