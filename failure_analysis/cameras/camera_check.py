@@ -10,8 +10,6 @@ Whole pictures come first (`put_right`): whether they had been turned, mirrored,
 their colours.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

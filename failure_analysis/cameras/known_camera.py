@@ -5,8 +5,6 @@ so that slow drift counts as usual. Pictures are compared with those of the refe
 joints stood nearest, so that a camera on a wrist or head can be judged, too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
