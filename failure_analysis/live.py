@@ -416,7 +416,8 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
     score = weights = None
     if watch == "auto" and is_embedded:
         shipped = shipped_score()
-        weights, score = shipped.weights, shipped if shipped.policy == policy_id else None
+        weights = shipped.weights
+        score = shipped if shipped.policy == policy_id else None
     elif watch == "auto":
         weights = np.ones(2 * len(STREAMED))
         log.warning(
@@ -437,11 +438,12 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
 def shipped_score(file: Path = SHIPPED) -> FailureScore:
     """Return the score that ships: weights learned from several policies' failures in the cell."""
     value = read_json(file)
-    mean, spread, *others = (
+    mean, spread, weights, level, score_spread, peaks = (
         np.array(value[name], dtype=object).astype(np.float64)
         for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
     )
-    return FailureScore(value["name"], Usual(mean, spread), *others, value["policy"])
+    usual = Usual(mean, spread)
+    return FailureScore(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
 
 
 def score_of(takes: Sequence[Take], name: str) -> FailureScore:

@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,7 +198,8 @@ def load_reference(path: Path) -> Reference:
 
 def shipped_reference(task: str = "pick_place") -> Reference:
     """Return the embedded cell's reference for one of its tasks."""
-    known = load_reference(Path(__file__).with_name(SHIPPED.format(task=task)))
+    name = SHIPPED.format(task=task)
+    known = load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
     return replace(known, origins=(TakesOrigin(Domain.SIM, SIM_STATION.name, TakeKind.ROLLOUT),))
 
 
