@@ -83,7 +83,7 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
 
 
 def save(score: FailureScore, path: Path) -> None:
-    """Write a score as `FailureScore.load` reads it."""
+    """Write a score as `shipped_score` reads it."""
     from gaploop.failure_analysis.live_signals import STREAMED
 
     usual = score.usual

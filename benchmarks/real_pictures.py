@@ -35,8 +35,7 @@ from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.lerobot_read import load_takes
-from gaploop.failure_analysis.cameras.camera_check import CameraCheck, judge
-from gaploop.failure_analysis.cameras.camera_questions import YesNo
+from gaploop.failure_analysis.cameras.camera_check import CameraCheck, YesNo, judge
 from gaploop.failure_analysis.cameras.known_camera import KnownCamera
 from gaploop.failure_analysis.views.camera_samples import PLACES, CameraSamples, reduced, sample
 from gaploop.failure_analysis.views.camera_samples import measure as measured

@@ -14,7 +14,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,7 +220,7 @@ def load_model(path: Path) -> EvidenceModel:
 @cache
 def shipped_model() -> EvidenceModel:
     """Return the model that ships."""
-    return load_model(Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED))))
+    return load_model(Path(__file__).with_name(SHIPPED))
 
 
 def features(

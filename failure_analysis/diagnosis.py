@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,8 +33,7 @@ from gaploop.failure_analysis.attribution import (
     shipped_model,
     weighted_targets,
 )
-from gaploop.failure_analysis.cameras.camera_check import check_takes
-from gaploop.failure_analysis.cohort import cohort_of_takes
+from gaploop.failure_analysis.cameras.camera_check import CameraReport, check_takes
 from gaploop.failure_analysis.comparison import CHANCE, Comparison, compare, many, take_evidence
 from gaploop.failure_analysis.episode_figures import (
     TakeFigures,
@@ -42,6 +41,7 @@ from gaploop.failure_analysis.episode_figures import (
     figures_of,
     with_pictures,
 )
+from gaploop.failure_analysis.factors import CohortStatistics, cohort_of_takes
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Ground, Reference, choose_reference, ground_of
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure
@@ -57,12 +57,6 @@ from gaploop.failure_analysis.station import (
 )
 from gaploop.failure_analysis.views.handled import marked
 from gaploop.failure_analysis.views.view import TakeView
-
-if TYPE_CHECKING:
-    from gaploop.failure_analysis.cameras.camera_check import CameraReport
-    from gaploop.failure_analysis.cohort import CohortStatistics
-    from gaploop.failure_analysis.station import EvidenceBase
-
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
@@ -132,24 +126,19 @@ class TakeDiagnosis:
     def from_json(cls, value: Mapping[str, Any], where: str) -> TakeDiagnosis:
         """Read what `to_json` returned; `where` names the place in errors."""
         shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+        mode = value["mode"]
         return cls(
             uid=str(value["uid"]),
             episode=value["episode"],
-            mode=value["mode"]
-            if value["mode"] in (NO_MODE, UNKNOWN_MODE)
-            else FailureMode(value["mode"]).value,
+            mode=mode if mode in (NO_MODE, UNKNOWN_MODE) else FailureMode(mode).value,
             phase=Phase(value["phase"]).value if value["phase"] else "",
             dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
             none=float(value.get("none", 0.0)),
             abstained=bool(value["abstained"]),
             evidence=tuple(
-                Evidence(
-                    e["signal"],
-                    math.nan if e["value"] is None else float(e["value"]),
-                    e["unit"],
-                    e["says"],
-                )
+                Evidence(e["signal"], float(number), e["unit"], e["says"])
                 for e in value["evidence"]
+                for number in [math.nan if e["value"] is None else e["value"]]
             ),
             unseen=tuple(value.get("unseen", ())),
             named=tuple(value.get("named", ())),
@@ -285,11 +274,6 @@ COMPARISON: Final = "comparison"
 """Who judged an episode outside the embedded cell."""
 
 
-def needs_diagnosis(take: Take) -> bool:
-    """Say whether a take failed; what has no outcome isn't accused of one."""
-    return take.outcome == Outcome.FAILURE
-
-
 @dataclass(frozen=True)
 class _MeasuredFailure:
     take: Take
@@ -342,13 +326,13 @@ def diagnose(
     ground = ground_of(every, usual)
     failures = []
     for take in every:
-        if needs_diagnosis(take):
+        if take.outcome == Outcome.FAILURE:  # what has no outcome isn't accused of one
             # A real bench looks unlike the simulated one, whether that matters or not.
             view = prepared(take, usual, images and ground is Ground.CELL)
             failures.append(_MeasuredFailure.of(view))
             if on_take is not None:
                 on_take(take)
-    compared, found, spots = None, tuple[TakeDiagnosis, ...](), dict[str, Image]()
+    compared, spots = None, dict[str, Image]()
     judge, labels = model or shipped_model(), 0
     if ground is Ground.ELSEWHERE:
         usual, compared, found, spots = _set_apart(every, failures, usual, images, object_hue_deg)
@@ -363,7 +347,11 @@ def diagnose(
         found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
         verdict_here = passive_verdict(found, base)
         if base.elsewhere:  # an episode's line says no more than its station's
-            found = tuple(_named_among(take, verdict_here.named) for take in found)
+            among = [tuple(c for c in t.named if c in verdict_here.named) for t in found]
+            found = tuple(
+                replace(t, named=named, abstained=not named)
+                for t, named in zip(found, among, strict=True)
+            )
     else:
         base = replace(base, figures=compared.tried)
         verdict_here = _verdict_of(compared)
@@ -470,19 +458,14 @@ def _unknown(
     )
 
 
-def _named_among(take: TakeDiagnosis, causes: Sequence[str]) -> TakeDiagnosis:
-    named = tuple(cause for cause in take.named if cause in causes)
-    return replace(take, named=named, abstained=not named)
-
-
 def _verdict_of(compared: Comparison) -> StationVerdict:
     cause = compared.cause
     dimension = figure_of(cause.name).dimension if cause else None
+    said = compared.failures, compared.message()
     if cause is None or dimension is None:
-        return StationVerdict({}, (), compared.failures, compared.message())
+        return StationVerdict({}, (), *said)
     shares = {dimension.value: 1.0 - cause.p, NONE: cause.p}
-    named = (dimension.value,)
-    return StationVerdict(shares, named, compared.failures, compared.message(), dimension.value)
+    return StationVerdict(shares, (dimension.value,), *said, dimension.value)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:

@@ -113,23 +113,18 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
     "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),
     "mode": FigureKind("{about} is seen in {value} of the episodes", " %", 1.0, side=1),
     **{
-        name: FigureKind(sentence, unit, floor, dimension, side=side, by_policy=False)
-        for name, sentence, unit, floor, dimension, side in (
-            ("brightness", "{about}: the median grey is {value} of 255", "", 4.0,
-             D.VISUAL_DOMAIN, 0),
-            ("contrast", "{about}: grey levels spread by {value}", "", 2.0, D.VISUAL_DOMAIN, 0),
-            ("saturation", "{about}: the median saturation is {value} of 255", "", 5.0,
-             D.VISUAL_DOMAIN, 0),
-            ("cast_red", "{about}: red stands at {value} (log) to green", "", 0.02,
-             D.VISUAL_DOMAIN, 0),
-            ("cast_blue", "{about}: blue stands at {value} (log) to green", "", 0.03,
-             D.VISUAL_DOMAIN, 0),
-            ("sharpness", "{about}: edges are {value} times as strong as the contrast", "", 0.06,
-             D.VISUAL_DOMAIN, 0),
-            ("corners", "{about}: corners are {value} times as bright as the middle", "", 0.03,
-             D.VISUAL_DOMAIN, 0),
-            ("covered", "{about}: {value} of the picture is dark and without detail", " %", 2.0,
-             D.VISUAL_DOMAIN, 1),
+        name: FigureKind(
+            f"{{about}}: {sentence}", unit, floor, D.VISUAL_DOMAIN, side=side, by_policy=False
+        )
+        for name, sentence, unit, floor, side in (
+            ("brightness", "the median grey is {value} of 255", "", 4.0, 0),
+            ("contrast", "grey levels spread by {value}", "", 2.0, 0),
+            ("saturation", "the median saturation is {value} of 255", "", 5.0, 0),
+            ("cast_red", "red stands at {value} (log) to green", "", 0.02, 0),
+            ("cast_blue", "blue stands at {value} (log) to green", "", 0.03, 0),
+            ("sharpness", "edges are {value} times as strong as the contrast", "", 0.06, 0),
+            ("corners", "corners are {value} times as bright as the middle", "", 0.03, 0),
+            ("covered", "{value} of the picture is dark and without detail", " %", 2.0, 1),
         )
     },
 }  # fmt: skip
@@ -221,12 +216,10 @@ def figures_of(
     grasp = _joints(motion, values, at_s) if motion is not None else None
     if grasp is not None and grasp.held:  # what closed on nothing later, or before, isn't why
         values.pop(f"mode:{M.MISSED_GRASP}", None)
-    carried = (
-        carry_deg(motion, grasp)
-        if motion is not None and grasp is not None and grasp.released
-        else np.empty((0, 0))
-    )
+    carried: FloatArray = np.empty((0, 0))
     seen_handled = dict[str, Handled]()
+    if motion is not None and grasp is not None and grasp.released:
+        carried = carry_deg(motion, grasp)
     for camera in sorted(take.cameras) if images else ():
         if motion is not None and grasp is not None and grasp.released:
             of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s, object_hue_deg)
@@ -299,7 +292,7 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     if not closings:
         return None
     grasp = next((g for g in closings if g.held), closings[0])
-    until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
+    until_s = grasp.gone_s
     values["carried"] = until_s - grasp.close_s
     values["held"] = 100.0 * float(grasp.held) * (until_s - grasp.close_s) / max(
         grasp.open_s - grasp.close_s, 1e-3

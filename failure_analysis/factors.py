@@ -22,9 +22,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,11 @@ from scipy.special import expit
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
+from gaploop.core.statistics import CONFIDENCE, Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
-
-if TYPE_CHECKING:
-    from gaploop.datasets.layout import EpisodeRow
-
+from gaploop.datasets.layout import EpisodeRow
+from gaploop.failure_analysis.station import words
 
 NOMINAL: Final = "nominal"
 """Level of a condition that wasn't set: the station as it usually is."""
@@ -497,3 +495,94 @@ def difference_of_rates(
     p, q = expit(other @ beta), expit(design @ beta)
     gradient = (weight * p * (1 - p)) @ other - (weight * q * (1 - q)) @ design
     return float(weight @ (p - q)), gradient
+
+
+# -- all takes of a set together ----------------------------------------------------------------
+
+
+COHORT_SCHEMA: Final = "gaploop.across.v1"
+SHOWN: Final = 12
+"""Effects in a short list; all of them are in the JSON and in the figure."""
+
+
+@dataclass(frozen=True)
+class CohortStatistics:
+    """What a set of takes, in words `counted`, says together.
+
+    `table` is None where no take says how it ended.
+    """
+
+    counted: str
+    table: FactorTable | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types, for `summary.across` of a diagnosis and for `factors.json`."""
+        table: dict[str, Any] = {"trials": 0, "effects": []}
+        if (found := self.table) is not None:
+            table = {
+                **_json(found, "successes", "trials", "rate", "clusters"),
+                "references": {
+                    f: {"level": level, "rate": _estimate_json(rate)}
+                    for f, (level, rate) in found.references.items()
+                },
+                "effects": [
+                    {"factor": e.factor, "level": e.level,
+                     "reference": found.references[e.factor][0],
+                     **_json(e, "successes", "trials", "rate", "difference", "odds_ratio", "p",
+                             "p_family", "verdict", "note")}
+                    for e in found.effects
+                ],
+                "not_judged": dict(found.aside),
+            }  # fmt: skip
+        return {"schema": COHORT_SCHEMA, "counted": self.counted, **table}
+
+
+def cohort_of_takes(attempts: Sequence[Attempt]) -> CohortStatistics:
+    """Return what takes or episodes that were judged say together, in any order."""
+    judged, counted = attempted(attempts)
+    return cohort_of_trials(trials_of(judged), counted)
+
+
+def cohort_of_trials(rows: Sequence[Trials], counted: str = "trials") -> CohortStatistics:
+    """Return what trials, all with the same factors, say together."""
+    conditions = without(rows, SCENES)  # what names a scene isn't what may cost success
+    return CohortStatistics(counted, factor_table(conditions) if rows else None)
+
+
+def _json(of: Effect | FactorTable, *names: str) -> dict[str, Any]:
+    """Return what something calls by these names as JSON types, under the same names."""
+    values = {name: getattr(of, name) for name in names}
+    return {n: _estimate_json(v) if isinstance(v, Estimate) else v for n, v in values.items()}
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "value": round(estimate.value, 6),
+        "interval": [round(estimate.low, 6), round(estimate.high, 6)],
+    }
+
+
+def effect_words(effect: Effect, reference: str) -> str:
+    """Return one difference in words and numbers."""
+    said = (
+        f"{words(effect.factor)} {effect.level}: {points(effect.difference)} against {reference}, "
+        f"{effect.verdict} ({effect.successes}/{effect.trials})"
+    )
+    return f"{said}; {effect.note}" if effect.note else said
+
+
+def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
+    """Yield what takes say together; of conditions, the costliest first."""
+    if cohort.table is None:
+        yield "no episode has an outcome: nothing to compare"
+        return
+    table = cohort.table
+    yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"
+    shown = [e for e in table.effects if e.verdict != "not shown"]
+    shown += [e for e in table.effects if e.verdict == "not shown"][: max(0, SHOWN - len(shown))]
+    for effect in sorted(shown, key=lambda e: e.difference.value):
+        yield "  " + effect_words(effect, table.references[effect.factor][0])
+    if len(table.effects) > len(shown):
+        yield f"  … and {len(table.effects) - len(shown)} more, not shown to matter"
+    for factor, why in table.aside.items():
+        yield f"  {words(factor)}: not judged, {why}"

@@ -129,12 +129,9 @@ class FailureScore:
 
     def along(self, track: SignalTrack) -> FloatArray:
         """Return the score along a take, shape (m,)."""
-        return self.standardised(track.t_s, self.usual.deviations(track.t_s, track.values))
-
-    def standardised(self, t_s: FloatArray, deviations: FloatArray) -> FloatArray:
-        """Return the score of deviations at times [s], shape (m,)."""
-        place = np.clip((t_s / BIN_S).astype(int), 0, len(self.level) - 1)
-        return np.asarray((deviations @ self.weights - self.level[place]) / self.spread[place])
+        place = np.clip((track.t_s / BIN_S).astype(int), 0, len(self.level) - 1)
+        raw = self.usual.deviations(track.t_s, track.values) @ self.weights
+        return np.asarray((raw - self.level[place]) / self.spread[place])
 
     def threshold(self, false_alarms: float) -> float:
         """Return the score that so many of the successful takes exceed; infinite where none may."""
@@ -144,35 +141,31 @@ class FailureScore:
     def _rank(self, false_alarms: float) -> int:
         return math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
 
-    def here(self, peaks: Sequence[float], false_alarms: float = FALSE_ALARMS) -> FailureScore:
+    def here(self, peaks: Sequence[float]) -> FailureScore:
         """Return the score as it stands at a station, given its highest scores of what went well.
 
         Where these are enough they are the calibration. Before, no alarm is raised at what went
         well already, and none at all where the score isn't calibrated there.
 
-        Args:
-            peaks: in the order of the attempts.
+        Peaks are in the order of the attempts.
         """
         own = replace(self, peaks=np.sort(np.array(peaks, dtype=np.float64)))
-        if math.isfinite(own.threshold(false_alarms)):
+        if math.isfinite(own.threshold(FALSE_ALARMS)):
             return own
-        if self.is_off(peaks, false_alarms):
+        if self.is_off(peaks):
             return replace(self, peaks=np.empty(0))
-        from_here = np.arange(1, len(self.peaks) + 1) >= self._rank(false_alarms)
+        from_here = np.arange(1, len(self.peaks) + 1) >= self._rank(FALSE_ALARMS)
         highest = max(peaks, default=-math.inf)
         return replace(self, peaks=np.where(from_here, self.peaks.clip(highest), self.peaks))
 
-    def is_off(self, peaks: Sequence[float], false_alarms: float = FALSE_ALARMS) -> bool:
+    def is_off(self, peaks: Sequence[float]) -> bool:
         """Whether more of what went well at a station alarmed, at some time, than chance explains.
 
         Beta-binomial, as the threshold is itself an order statistic of few takes: exact where the
-        others are exchangeable with those.
-
-        Args:
-            peaks: in the order of the attempts.
+        others are exchangeable with those. Peaks are in the order of the attempts.
         """
-        rank = self._rank(false_alarms)
-        alarmed = np.cumsum(np.array(peaks) > self.threshold(false_alarms))
+        rank = self._rank(FALSE_ALARMS)
+        alarmed = np.cumsum(np.array(peaks) > self.threshold(FALSE_ALARMS))
         takes, above = np.arange(1, len(peaks) + 1), len(self.peaks) + 1 - rank
         return bool(np.any(betabinom.sf(alarmed - 1, takes, above, rank) <= OFF_P))
 
@@ -180,17 +173,6 @@ class FailureScore:
         """Return the conformal p-value of a highest score so far: small where it is unusual."""
         above = len(self.peaks) - int(np.searchsorted(self.peaks, peak))
         return (above + 1) / (len(self.peaks) + 1)
-
-    @classmethod
-    def load(cls, path: Path) -> FailureScore:
-        """Read the one that ships, which `python -m benchmarks detection` writes."""
-        value = read_json(path)
-        mean, spread, weights, level, score_spread, peaks = (
-            np.array(value[name], dtype=object).astype(np.float64)
-            for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
-        )
-        usual = Usual(mean, spread)
-        return cls(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
 
 
 def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
@@ -253,10 +235,8 @@ def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str
 
 
 SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")
-"""The score of the embedded cell with the shipped policy.
-
-`python -m benchmarks detection` rebuilds it.
-"""
+"""The score of the embedded cell with the shipped policy; `python -m benchmarks detection`
+rebuilds it."""
 ALARM: Final = "failure_alarm"
 """Name of the event in a take's events."""
 
@@ -339,10 +319,8 @@ class FailureWatch(SignalTracker):
 
     def sampled(self, t_s: float) -> None:
         """Score the take so far."""
-        row = np.array([self._rows[-1]])
-        times = np.array([t_s])
-        deviations = self._model.usual.deviations(times, row)
-        self.score = float(self._model.standardised(times, deviations)[0])
+        so_far = SignalTrack(np.array([t_s]), np.array([self._rows[-1]]), failed=False)
+        self.score = float(self._model.along(so_far)[0])
         self.peak = max(self.peak, self.score)
         if self.alarm is None and self.score > self._threshold:
             why = explain(self._model, t_s, self.values)
@@ -385,13 +363,14 @@ class SessionWatch:
         if not self._told and (doubt := self.doubt()):
             self._told = True
             log.warning("%s", doubt)
-        seen: SignalTracker | None = None
         of = rig.follower.joint_names, rig.control_hz, rig.fps
         if self.score is not None:
-            seen = FailureWatch(self.score.here(self._peaks()), *of, on_alarm=alarmed)
+            seen: SignalTracker = FailureWatch(
+                self.score.here(self._peaks()), *of, on_alarm=alarmed
+            )
         elif self._weights is not None:
             seen = SignalTracker(*of)
-        if seen is None:
+        else:
             return ()
         self._seen[writer.header.info.uid] = seen
         return (seen,)
@@ -435,17 +414,18 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
         UnusableInputError: too few successful takes.
     """
     score = weights = None
-    if watch == "auto":
+    if watch == "auto" and is_embedded:
         shipped = shipped_score()
-        weights = shipped.weights if is_embedded else np.ones_like(shipped.weights)
-        score = shipped if is_embedded and shipped.policy == policy_id else None
-    if watch == "auto" and not is_embedded:
+        weights = shipped.weights
+        score = shipped if shipped.policy == policy_id else None
+    elif watch == "auto":
+        weights = np.ones(2 * len(STREAMED))
         log.warning(
             "Not watched for failures until %s attempts of this session went well: the score that "
             "ships isn't calibrated here. By episodes that went well earlier: --watch=DIR.",
             ENOUGH,
         )
-    elif watch not in ("auto", "never"):
+    elif watch != "never":
         score = score_of(list(load_takes(Path(watch))), watch)
     if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
         raise UnusableInputError(
@@ -455,9 +435,15 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
     return SessionWatch(score, weights)
 
 
-def shipped_score() -> FailureScore:
+def shipped_score(file: Path = SHIPPED) -> FailureScore:
     """Return the score that ships: weights learned from several policies' failures in the cell."""
-    return FailureScore.load(SHIPPED)
+    value = read_json(file)
+    mean, spread, weights, level, score_spread, peaks = (
+        np.array(value[name], dtype=object).astype(np.float64)
+        for name in ("mean", "spread", "weights", "level", "score_spread", "peaks")
+    )
+    usual = Usual(mean, spread)
+    return FailureScore(value["name"], usual, weights, level, score_spread, peaks, value["policy"])
 
 
 def score_of(takes: Sequence[Take], name: str) -> FailureScore:

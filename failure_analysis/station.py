@@ -182,30 +182,30 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True)
 class TierAccuracy:
-    """How often the likeliest cause was the right one, of what was counted, and where that stands.
+    """How often the likeliest cause was the right one, of what was counted.
 
     The interval is as wide as the scale where none was published.
     """
 
     top1: Estimate
     of: str
-    source: str
 
     def __str__(self) -> str:
         known = self.top1.high - self.top1.low < 1.0
         share = percent(self.top1) if known else f"{self.top1.value:.0%}"
-        return f"{share} of {self.of} (sim-to-sim; {self.source})"
+        return f"{share} of {self.of} (sim-to-sim; {_NOTE})"
 
 
 _TRIED: Final = "181 failures of 63 blind stations"
 _STATIONS: Final = "14 blind stations with LeRobot's columns"
 _NOTE: Final = "2026-11, docs/diagnose/diagnosis.md"
+"""Where they stand."""
 ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
-    (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED, _NOTE),
-    (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED, _NOTE),
-    (Tier.SCENE, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.75, 0.68, 0.81), _TRIED, _NOTE),
-    (Tier.TWIN, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.79, 0.52, 0.92), _STATIONS, _NOTE),
-    (Tier.TWIN, ReferenceKind.STATION): TierAccuracy(Estimate(0.43, 0.21, 0.67), _STATIONS, _NOTE),
+    (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED),
+    (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED),
+    (Tier.SCENE, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.75, 0.68, 0.81), _TRIED),
+    (Tier.TWIN, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.79, 0.52, 0.92), _STATIONS),
+    (Tier.TWIN, ReferenceKind.STATION): TierAccuracy(Estimate(0.43, 0.21, 0.67), _STATIONS),
 }
 """Measured in the embedded cell, whose nominal episodes are gap-free and simulated alike."""
 
@@ -342,7 +342,7 @@ class EvidenceBase:
                 "top1": found.top1.value,
                 "interval": [found.top1.low, found.top1.high],
                 "of": found.of,
-                "source": found.source,
+                "source": _NOTE,
             },
             "cannot_rule_out": [d.value for d in self.blind_to],
             "says": self.lines(),

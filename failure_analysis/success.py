@@ -93,7 +93,7 @@ class SuccessDetector:
     scene: StationScene = THE_CELLS
 
     def __post_init__(self) -> None:
-        if min(self.failures, self.successes) < LEAST or not self.is_better_than_chance:
+        if min(self.failures, self.successes) < LEAST or self.shown(SURE).low <= 0:
             raise ValueError("it isn't measured")
         p = len(FEATURES[self.how](np.zeros((2, 8, 8, 3), np.uint8)))
         values = np.array([self.middle, self.spread, self.weights], dtype=np.float64)
@@ -119,11 +119,6 @@ class SuccessDetector:
         right = TrialCounts(self.successes - self.false_failures, self.successes)
         wrong = TrialCounts(self.false_successes, self.failures)
         return weighted_sum([(1.0, [right]), (-1.0, [wrong])], confidence)
-
-    @property
-    def is_better_than_chance(self) -> bool:
-        """Whether its labels say anything."""
-        return self.shown(SURE).low > 0
 
     def words(self) -> str:
         """Say how often it is wrong."""

@@ -148,7 +148,7 @@ def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list
             fix = "Give each camera its own name in --robot.cameras: exchange them there."
             results.append(CheckResult(VIEWS, Level.FAIL, what, fix))
             continue
-        move = moved(reference.cameras[name].picture, picture)
+        move = moved(reference.cameras[name], picture)
         if move is None:
             what = f"camera {name} doesn't look as it did in training"
             fix = "See whether it is the right one, where it looks, its lens and the light."

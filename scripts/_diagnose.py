@@ -32,14 +32,13 @@ from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.attribution import engineer_labels
 from gaploop.failure_analysis.cameras.camera_check import check_takes
 from gaploop.failure_analysis.cameras.policy_cameras import CameraReference
-from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
     deployment,
     save_diagnosis,
     shown_alone,
 )
-from gaploop.failure_analysis.factors import attempted, trials_of
+from gaploop.failure_analysis.factors import attempted, cohort_lines, cohort_of_trials, trials_of
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
 from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
@@ -60,7 +59,6 @@ from gaploop.failure_analysis.report.report import (
 )
 from gaploop.failure_analysis.station import without_telemetry, words
 from gaploop.failure_analysis.views.joints import remember_units, with_units
-from gaploop.failure_analysis.views.pictures import example_pictures
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
@@ -276,7 +274,7 @@ def _diagnosed(
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(open_labelled(source).file)
     folder = writable_folder(_folder(config))
-    total = sum(diagnosis.needs_diagnosis(take) for take in takes)
+    total = sum(take.outcome is Outcome.FAILURE for take in takes)
     after = "Setting episodes and cameras against others"
     with options.progress("Diagnosing", total=total, then=after) as advance:
         found = diagnosis.diagnose(
@@ -304,11 +302,11 @@ def _diagnosed(
     planned = _planned(config, found, takes, twin, folder) if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     pictures = {
-        take.info.uid: example_pictures(
-            TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
-        )
+        take.info.uid: seen.examples
         for take in takes  # in the colours that they were taken in
-        if config.pictures and take.info.uid in shown
+        if config.pictures
+        and take.info.uid in shown
+        and (seen := TakeView(recoloured_take(take, StationScene(scene.camera))).pictures)
     }
     clips = list[tuple[bytes, str]]()
     if twin is not None and not twin.world and config.pictures:

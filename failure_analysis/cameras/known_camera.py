@@ -5,8 +5,6 @@ so that slow drift counts as usual. Pictures are compared with those of the refe
 joints stood nearest, so that a camera on a wrist or head can be judged, too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,14 +85,12 @@ class Unit:
 
     Attributes:
         most: farthest from `middle` that a reference take lies.
-        n: reference takes that it is known of.
         blocks: of neighbours among them, which vary together: what is independent.
     """
 
     middle: float
     spread: float
     most: float
-    n: int
     blocks: int
 
     def reach(self, share: float) -> float:
@@ -220,14 +216,15 @@ class KnownCamera:
         # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
         base, mask, edges, counts = self._still(tuple(others))
         move, everywhere, where = None, np.ones_like(edges), counts
+        usual_edges, edges_now = _spread(edges), _spread(look.edges)
         if counts.mean() >= LEAST_STILL:
-            move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
+            move = register(usual_edges, edges_now, everywhere, counts, ENOUGH)
         lies, best = _texture(look.even, base, mask), _best(look.evens, base, mask)
         if (count := int(np.isfinite(best).sum())) > 10 and np.nanmedian(best) > MOSTLY:
             # Most cells lie where they lay: something new in others mustn't drag the rest along.
             agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
             where = counts & agrees
-            still = register(_spread(edges), _spread(look.edges), everywhere, where, 0.0)
+            still = register(usual_edges, edges_now, everywhere, where, 0.0)
             move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         elif move is not None and count:
             # A move that lays cells worse than where they lie is an arm's, which stands elsewhere.
@@ -238,7 +235,6 @@ class KnownCamera:
         if move is not None and move.match >= ALIKE:
             turn, size = move.turn_rad, move.scale
             start = [size * math.cos(turn) - 1.0, size * math.sin(turn), *move.shift_px, 0.0]
-            usual_edges, edges_now = _spread(edges), _spread(look.edges)
             lens = refine(usual_edges, edges_now, everywhere, where, np.array(start))
             rest = match_at_rest(usual_edges, edges_now, where)
             numbers |= {
@@ -315,7 +311,7 @@ class KnownCamera:
                 middle = float(np.median(values))
                 apart = np.abs(values - middle)
                 spread = max(float(values.std(ddof=1)), 1.4826 * float(np.median(apart)), floor)
-                units[key] = Unit(middle, spread, float(apart.max()), len(values), blocks)
+                units[key] = Unit(middle, spread, float(apart.max()), blocks)
         return units
 
     @cached_property

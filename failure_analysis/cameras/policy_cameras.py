@@ -43,24 +43,15 @@ LEAST_SHARE: Final = 0.4
 
 
 @dataclass(frozen=True)
-class UsualCamera:
-    """What one camera showed in the training takes.
+class CameraReference:
+    """What the cameras showed in the takes, `name` in words, that a policy learned from.
 
-    Attributes:
-        size_px: height and width of its pictures.
-        picture: median of the takes' first pictures, RGB, shape (192, 192, 3): what doesn't change.
+    Of each camera the median of the takes' first pictures, RGB, shape (192, 192, 3): what doesn't
+    change.
     """
 
-    size_px: tuple[int, int]
-    picture: Image
-
-
-@dataclass(frozen=True)
-class CameraReference:
-    """What the cameras showed in the takes, `name` in words, that a policy learned from."""
-
     name: str
-    cameras: Mapping[str, UsualCamera]
+    cameras: Mapping[str, Image]
 
     @classmethod
     def build(cls, takes: Iterable[Take], name: str) -> CameraReference | None:
@@ -76,25 +67,21 @@ class CameraReference:
         cameras = {}
         for camera in [n for n in firsts[0] if all(n in shown for shown in firsts)]:
             pictures = np.stack([squared(shown[camera]) for shown in firsts])
-            height, width = firsts[0][camera].shape[:2]
-            usual = np.asarray(np.median(pictures, axis=0), dtype=np.uint8)
-            cameras[camera] = UsualCamera((height, width), usual)
+            cameras[camera] = np.asarray(np.median(pictures, axis=0), dtype=np.uint8)
         return cls(name, cameras)
 
     def shown_by(self, name: str, picture: Image) -> str:
         """Return the camera that showed in training what `name` shows: itself, unless swapped."""
-        moves = {n: moved(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
+        moves = {n: moved(usual, squared(picture)) for n, usual in self.cameras.items()}
         alike = {n: move.match if move else 0.0 for n, move in moves.items()}
         best = max(alike, key=lambda n: alike[n])
         return best if alike[best] >= max(LEAST_MATCHES, 2 * alike[name]) else name
 
     def save(self, path: Path) -> None:
         """Write the reference, atomically."""
-        sizes = {n: {"size_px": list(camera.size_px)} for n, camera in self.cameras.items()}
-        meta = {"schema": SCHEMA, "name": self.name, "cameras": sizes}
+        meta = {"schema": SCHEMA, "name": self.name, "cameras": list(self.cameras)}
         pictures: dict[str, Any] = {
-            f"{number}.picture": camera.picture
-            for number, camera in enumerate(self.cameras.values())
+            f"{number}.picture": usual for number, usual in enumerate(self.cameras.values())
         }
         with io.BytesIO() as stream:
             np.savez_compressed(stream, meta=np.array(json.dumps(meta)), **pictures)
@@ -113,12 +100,11 @@ class CameraReference:
                 if meta["schema"] != SCHEMA:
                     raise ValueError(f"schema {meta['schema']}")
                 cameras = {}
-                for number, (name, said) in enumerate(meta["cameras"].items()):
-                    height, width = said["size_px"]
+                for number, name in enumerate(meta["cameras"]):
                     picture = held[f"{number}.picture"]
                     if (picture.shape, picture.dtype) != ((SIZE_PX, SIZE_PX, 3), np.uint8):
                         raise ValueError(f"{name}: a picture of shape {picture.shape}")
-                    cameras[str(name)] = UsualCamera((int(height), int(width)), picture)
+                    cameras[str(name)] = picture
                 return cls(str(meta["name"]), cameras)
         except (*DAMAGE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UnusableInputError(

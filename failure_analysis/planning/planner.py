@@ -298,25 +298,12 @@ def _quotas(
 ) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of every wanted dimension, each named.
 
-    One or two takes alone may err: takes are paid for where three are clear, or where all failures
-    together name the cause.
+    Each take goes to where it is expected to help most. One or two takes alone may err: takes are
+    paid for where three are clear, or where all failures together name the cause.
     """
-    sure = [d for d in wanted if len(failures.named) >= LEAST_TAKES or d in failures.by_station]
-    quotas = _by_gain(failures, sure, ask)
-    for d in wanted:
-        if d not in quotas:
-            fixes = ask.curves[d].responds >= LEAST_RESPONSE
-            quotas[d] = DimensionQuota(Decision.UNCLEAR if fixes else Decision.NOT_FIXED)
-    return quotas
-
-
-def _by_gain(
-    failures: Failures, wanted: Sequence[GapDimension], ask: PlanRequest
-) -> dict[GapDimension, DimensionQuota]:
-    """Return what becomes of dimensions where each take goes to where it is expected to help."""
-    points = {
-        d: 100.0 * failures.cost(d) for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE
-    }
+    named = len(failures.named) >= LEAST_TAKES
+    fixes = [d for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE]
+    points = {d: 100.0 * failures.cost(d) for d in fixes if named or d in failures.by_station}
     gains = next_gains(ask.curves, points)
     hourly = ask.budget.hours is not None
     price = {d: ask.effort.hours_per_take(d) if hourly else 1.0 for d in points}
@@ -328,21 +315,16 @@ def _by_gain(
             for d, n in takes.items()
         )
 
-    order = best_order(gains, price, LEAST_GAIN)
-    allotted = affordable(order, ask.budget, expected_hours)
+    allotted = affordable(best_order(gains, price, LEAST_GAIN), ask.budget, expected_hours)
     quotas = {}
     for d in wanted:
         if d not in gains:
-            quotas[d] = DimensionQuota(Decision.NOT_FIXED)
+            quotas[d] = DimensionQuota(Decision.UNCLEAR if d in fixes else Decision.NOT_FIXED)
             continue
         takes, line = allotted.get(d, 0), gains[d]
         left = float(line[takes]) if takes < len(line) else 0.0
-        if not takes:
-            worth = left >= LEAST_GAIN
-            decision = Decision.NO_BUDGET if worth else Decision.NOT_WORTH
-            quotas[d] = DimensionQuota(decision, next_gain=left)
-            continue
-        quotas[d] = DimensionQuota(Decision.RECORD, takes, left)
+        decision = Decision.NO_BUDGET if left >= LEAST_GAIN else Decision.NOT_WORTH
+        quotas[d] = DimensionQuota(Decision.RECORD if takes else decision, takes, left)
     return quotas
 
 

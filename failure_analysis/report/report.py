@@ -4,7 +4,7 @@ Where it fails, why, how sure that is, what to collect and what it costs; then t
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import cv2
@@ -23,18 +23,18 @@ from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.layout import numbers
 from gaploop.datasets.lerobot_read import pictures_at
 from gaploop.failure_analysis.cameras.camera_check import CameraReport
-from gaploop.failure_analysis.cohort import (
-    CohortStatistics,
-    cohort_lines,
-    effect_words,
-)
 from gaploop.failure_analysis.diagnosis import (
     NO_MODE,
     UNKNOWN_MODE,
     Diagnosis,
     TakeDiagnosis,
 )
-from gaploop.failure_analysis.factors import FAMILY_ERROR, FactorTable
+from gaploop.failure_analysis.factors import (
+    FAMILY_ERROR,
+    CohortStatistics,
+    cohort_lines,
+    effect_words,
+)
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.rules import signals_of
@@ -73,21 +73,16 @@ def diagnosis_report(
     )
     sections = [_in_a_minute(diagnosis, plan)]
     if cohort is not None:
-        sections += cohort_sections(cohort)
+        sections += where_sections(cohort)
     if diagnosis.takes:
         rows, columns, counts = _modes(diagnosis)
         if columns == ["unknown"]:
             found = [(words(mode), counts[mode, "unknown"]) for mode in rows]
-            block, title = (
-                html.table(("mode", "episodes"), found, numbers=(1,)),
-                "What: failure modes",
-            )
-            sections.append(html.section(title, "", [block]))
+            block = html.table(("mode", "episodes"), found, numbers=(1,))
+            sections.append(html.section("What: failure modes", "", [block]))
         else:
-            title = "What and when: failure modes by phase"
-            sections.append(
-                html.section(title, "Failed episodes.", [html.heat(rows, columns, counts)])
-            )
+            title, block = "What and when: failure modes by phase", html.heat(rows, columns, counts)
+            sections.append(html.section(title, "Failed episodes.", [block]))
         sections.append(_dimension_section(diagnosis))
         if diagnosis.camera_check is not None:
             sections.append(_camera_check_section(diagnosis.camera_check))
@@ -164,11 +159,13 @@ def _why(diagnosis: Diagnosis) -> str:
     if not diagnosis.summary["top"]:
         return f"{station} No failure points clearly to one cause.".strip()
     spans = _cause_shares(diagnosis)
-    shares: Mapping[str, float] = diagnosis.summary["dimensions"]
-    ranked = sorted((n for n in shares if shares[n] >= LEAST_SHARE), key=lambda n: -shares[n])
-    causes = [f"{words(n)} {percent(spans[n])}" for n in ranked]
-    if diagnosis.summary["none"] >= LEAST_SHARE:
-        causes.append(f"unexplained {percent(spans[NONE_SEEN])}")
+    none = spans.pop(NONE_SEEN)
+    ranked = sorted(
+        (s for s in spans.items() if s[1].value >= LEAST_SHARE), key=lambda s: -s[1].value
+    )
+    causes = [f"{words(name)} {percent(share)}" for name, share in ranked]
+    if none.value >= LEAST_SHARE:
+        causes.append(f"unexplained {percent(none)}")
     if not causes:
         return "No single cause explains a tenth of the failures."
     sentence = ", ".join(causes)
@@ -182,11 +179,8 @@ def _cause_shares(diagnosis: Diagnosis) -> dict[str, Estimate]:
     make it wider, as far as the posterior is calibrated.
     """
     n = len(diagnosis.takes)
-    return {name: rate(share * n, n) for name, share in _shares(diagnosis).items()}
-
-
-def _shares(diagnosis: Diagnosis) -> dict[str, float]:
-    return {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
+    shares = {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
+    return {name: rate(share * n, n) for name, share in shares.items()}
 
 
 def _dimension_section(diagnosis: Diagnosis) -> html.Section:
@@ -199,20 +193,19 @@ def _dimension_section(diagnosis: Diagnosis) -> html.Section:
             "and readings, in pictures and in the tracked scene."
         )
         return html.section(title, "", [html.notice(nothing)])
-    shares, spans = _shares(diagnosis), _cause_shares(diagnosis)
-    order = sorted(shares, key=lambda name: -shares[name])
+    spans = sorted(_cause_shares(diagnosis).items(), key=lambda pair: -pair[1].value)
     rows = [
         html.BarRow(
-            words(n), spans[n].value, spans[n].low, spans[n].high, percent(spans[n]),
-            "" if n != NONE_SEEN and (n == order[0] or shares[n] >= LEAST_SHARE) else "quiet",
+            words(name), share.value, share.low, share.high, percent(share),
+            "" if name != NONE_SEEN and (n == 0 or share.value >= LEAST_SHARE) else "quiet",
         )
-        for n in order
+        for n, (name, share) in enumerate(spans)
     ]  # fmt: skip
     lead = (
         "Share of the failures with 95 % intervals, which allow for how many there are and for "
         "what is unsure about each. 'None seen': no signal explains them."
     )
-    reach = max(0.2, *(s.high for s in spans.values()))
+    reach = max(0.2, *(row.high for row in rows))
     return html.section(title, lead, [html.bars(rows, (0.0, min(1.0, 1.05 * reach)))])
 
 
@@ -383,7 +376,7 @@ def cohort_page(cohort: CohortStatistics, source: str) -> str:
         span = f"success, 95 %: {success.low:.0%} to {success.high:.0%}"
         counted = (str(cohort.table.trials), cohort.counted)
         blocks.append(html.facts([(f"{success.value:.0%}", span), counted]))
-    sections = [html.section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
+    sections = [html.section("In short", headline(cohort), blocks), *where_sections(cohort)]
     footer = "Made by gaploop diagnose --factors."
     return html.page(f"What costs success: {source}", sections, footer=footer)
 
@@ -404,14 +397,11 @@ def headline(cohort: CohortStatistics) -> str:
     )
 
 
-def cohort_sections(cohort: CohortStatistics) -> Iterator[html.Section]:
-    """Yield the section on conditions."""
-    if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
-        yield where_section(cohort.table)
-
-
-def where_section(result: FactorTable) -> html.Section:
-    """Return the section on what each condition costs."""
+def where_sections(cohort: CohortStatistics) -> list[html.Section]:
+    """Return the section on what each condition costs, where any was tried."""
+    result = cohort.table
+    if result is None or not (result.effects or result.aside):
+        return []
     lead = (
         "Difference in success, in percentage points with 95 % intervals, from what the same "
         "trials would have had at the usual level, all else as it was. Coloured: shown, at "
@@ -450,7 +440,7 @@ def where_section(result: FactorTable) -> html.Section:
         if result.clusters
         else "Intervals take the trials as independent of each other."
     )
-    return html.section("Where: what each condition costs", lead, [*blocks, html.text(how)])
+    return [html.section("Where: what each condition costs", lead, [*blocks, html.text(how)])]
 
 
 # -- what episodes show by themselves ------------------------------------------------------------

@@ -21,8 +21,8 @@ LONGEST_S: Final = 15.0
 def residual_lines(twin: Twin) -> list[str]:
     """Return what the fit leaves open: joints unlike their model, and what explains as much."""
     lines = [
-        f"{joint} is {_degrees(error)} off its model on held-out motion: something there wasn't "
-        "measured, such as lost goals, a loose joint or contact"
+        f"{joint} is {np.degrees(error):.2f}° off its model on held-out motion: something there "
+        "wasn't measured, such as lost goals, a loose joint or contact"
         for joint, error in twin.fit.get("unlike", {}).items()
     ]
     if instead := twin.fit.get("instead"):
@@ -76,31 +76,17 @@ def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
 
 def describe(parameter: TwinParameter) -> str:
     """Return a parameter with its estimate and interval, for people."""
-    title, estimate = _title(parameter.name, parameter.joint), parameter.estimate
-    low, high = parameter.interval
-    return f"{title} {_number(estimate, parameter.unit)} [{_bare(low)}, {_bare(high)}]"
-
-
-def _title(name: str, joint: str = "") -> str:
-    """Return what a parameter is called for people, without its unit."""
-    dimension, mechanism, parameter = name.split(".")
-    what = parameter
+    dimension, mechanism, what = parameter.name.split(".")
     for unit in ("_rad_s", "_rad", "_nm", "_s", "_m", "_n"):
         what = what.removesuffix(unit)
-    if dimension == "actuator_response":
-        return f"{words(joint) or 'all joints'}: {words(what)}"
-    title = words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
-    return f"{words(joint)}, {title}" if joint else title
-
-
-def _bare(value: float) -> str:
-    return "∞" if value == np.inf else f"{value:.4g}"
-
-
-def _number(value: float, unit: str) -> str:
-    shown = "none" if value == np.inf else f"{value:.4g}"
-    return shown if unit == "1" or value == np.inf else f"{shown} {unit}"
-
-
-def _degrees(rad: float) -> str:
-    return f"{np.degrees(rad):.2f}°"
+    joint = words(parameter.joint)
+    if dimension == _DRIVES:
+        title = f"{joint or 'all joints'}: {words(what)}"
+    else:
+        title = words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+        title = f"{joint}, {title}" if joint else title
+    low, high = ("∞" if v == np.inf else f"{v:.4g}" for v in parameter.interval)
+    if parameter.estimate == np.inf:
+        return f"{title} none [{low}, {high}]"
+    unit = "" if parameter.unit == "1" else f" {parameter.unit}"
+    return f"{title} {parameter.estimate:.4g}{unit} [{low}, {high}]"

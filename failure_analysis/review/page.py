@@ -97,26 +97,18 @@ class TakePlayer(Element, component="player.js"):
         self.props.update(outline={"camera": camera, "frame": frame, "src": outline})
 
 
-class KeyHelp:
-    """Every key, made when it is first asked for."""
-
-    def __init__(self) -> None:
-        self.box = ui.dialog()
-        self._made = False
-
-    def open(self) -> None:
-        """Show it."""
-        if not self._made:
-            self._made = True
-            with self.box, ui.card().classes("sheet keys"):
-                for group in GROUPS:
-                    with ui.element("section"):
-                        TextElement(tag="h3", text=group)
-                        for key in (k for k in KEYS if k.group == group):
-                            with ui.element("div").classes("key"):
-                                TextElement(tag="kbd", text=key.cap)
-                                TextElement(tag="span", text=key.label)
-        self.box.open()
+def show_keys(box: ui.dialog) -> None:
+    """Show every key, made when it is first asked for."""
+    if not box.default_slot.children:
+        with box, ui.card().classes("sheet keys"):
+            for group in GROUPS:
+                with ui.element("section"):
+                    TextElement(tag="h3", text=group)
+                    for key in (k for k in KEYS if k.group == group):
+                        with ui.element("div").classes("key"):
+                            TextElement(tag="kbd", text=key.cap)
+                            TextElement(tag="span", text=key.label)
+    box.open()
 
 
 LEAST_SHARE: Final = 0.05
@@ -154,7 +146,7 @@ class TakePanel:
         self, site: ReviewSite, press: Callable[[Key], None], on_note: Callable[[str], None]
     ) -> None:
         self._site = site
-        self._shown: tuple[Listed, bool, bool] | None = None
+        self._shown: tuple[Listed, bool, object] | None = None
         self._chips: list[Chip] = []
         note, save = (next(k for k in KEYS if k.action == name) for name in ("note", "save"))
         with ui.element("div").classes("panel"):
@@ -179,16 +171,16 @@ class TakePanel:
         """Show a take, what is said about it, and what Enter would save, changed or not."""
         session, view = self._site.session, self._site.session.view
         take, own = session.take(uid), view.own(uid)
-        shown = (take, self._site.waits_for(uid))
-        if (*shown, self._site.examined) != self._shown:
-            self._shown = (*shown, self._site.examined)
+        shown = (take, self._site.waits_for(uid), self._site.report)
+        if shown != self._shown:
+            self._shown = shown
             shows = self._site.shows(take.episode.index)
             ended, recorded = self._site.ended.get(take.episode.index), ""
             if ended is not None and take.episode.outcome == Outcome.UNLABELLED:
                 recorded = f"{self._site.column} says {'success' if ended else 'failure'}"
             _refill(self._head, lambda: _head(take, shows, recorded))
             if session.use_suggestions:
-                _refill(self._suggestion, lambda: _suggestion(*shown))
+                _refill(self._suggestion, lambda: _suggestion(take, shown[1]))
         _refill(self._others, lambda: _others(view.others(uid), view.differ(uid)))
         for chip in self._chips:
             value = chip.key.value
@@ -364,7 +356,7 @@ class ReviewPage:
             with ui.element("main"):
                 self._player = TakePlayer(self.press, self._mark)
             self._panel = TakePanel(self._site, self._do, self._noted)
-            self._help = KeyHelp()
+            self._help = ui.dialog()
         self._choose(Filter())
         site.pages.append(self._changed)
         site.ahead = self._ahead
@@ -460,8 +452,8 @@ class ReviewPage:
 
     def press(self, name: str) -> None:
         """Do what a key does, named as browsers name it, such as "m" or "Enter"."""
-        if self._help.box.value:
-            self._help.box.close()
+        if self._help.value:
+            self._help.close()
         elif name in BY_KEY:
             self._do(BY_KEY[name])
 
@@ -491,7 +483,7 @@ class ReviewPage:
             "note": lambda: self._panel.note.run_method("focus"),
             "search": lambda: self._search.run_method("focus"),
             "disagreements": self._toggle_disagreements,
-            "help": self._help.open,
+            "help": lambda: show_keys(self._help),
         }
         if self._uid or key.action in ("search", "help", "disagreements", "undo"):
             page_wide[key.action]()

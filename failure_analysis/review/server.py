@@ -19,7 +19,7 @@ import webbrowser
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -27,6 +27,7 @@ from fastapi import FastAPI
 from nicegui import run, ui
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -34,9 +35,6 @@ from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.failure_analysis.review.site import ReviewSite
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _POLICY: Final = 1008  # WebSocket close code: policy violation
@@ -159,35 +157,30 @@ def build(site: ReviewSite | None, project: Path) -> FastAPI:
     async def project_page() -> None:
         await ProjectPage(project, takes).look()
 
-    if site is None:
-        return _with_pages(FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
-
     @contextlib.asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        site.start()
+        if site is not None:
+            site.start()
         yield
-        site.stop()
+        if site is not None:
+            site.stop()
 
     served = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    if site is not None:
 
-    @served.get("/media/{uid}/{camera}")
-    def media(uid: str, camera: str) -> Response:
-        try:
-            path = site.video(uid, camera)
-        except (GaploopError, OSError) as error:
-            return PlainTextResponse(" ".join(str(error).split()), status_code=404)
-        return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
+        @served.get("/media/{uid}/{camera}")
+        def media(uid: str, camera: str) -> Response:
+            try:
+                path = site.video(uid, camera)
+            except (GaploopError, OSError) as error:
+                return PlainTextResponse(" ".join(str(error).split()), status_code=404)
+            return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
 
-    @ui.page("/", title=f"{takes} · gaploop review")
-    def page() -> None:
-        ui.add_css(STYLE.read_text())
-        ReviewPage(site, project.name)
+        @ui.page("/", title=f"{takes} · gaploop review")
+        def page() -> None:
+            ui.add_css(STYLE.read_text())
+            ReviewPage(site, project.name)
 
-    return _with_pages(served)
-
-
-def _with_pages(served: FastAPI) -> FastAPI:
-    """Put NiceGUI's pages into an application."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
     return served
 

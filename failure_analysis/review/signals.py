@@ -13,15 +13,13 @@ from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import named
 from gaploop.failure_analysis.modes import spans
-from gaploop.failure_analysis.views.phases import phase_at
+from gaploop.failure_analysis.views.phases import timeline
 from gaploop.failure_analysis.views.view import GRIPPER_RAD, ArmMotion, TakeView
 
 MOST_POINTS: Final = 400
 """Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
 MOST_LINES: Final = 6
 """Of one strip of a robot with dozens of joints."""
-_PHASE_STEPS: Final = 64
-_PHASE_EXACT_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -169,24 +167,12 @@ def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:
 
 
 def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
-    """Yield the phases one after the other, each edge as exact as `_PHASE_EXACT_S`."""
-    if motion is None or motion.gripper is None:
+    """Yield the phases one after the other; what is carried or empty-handed is one transport."""
+    if motion is None or not motion.grippers:
         return
-    times = np.linspace(motion.t_s[0], motion.t_s[-1], _PHASE_STEPS)
-    start, now = float(times[0]), phase_at(motion, float(times[0]))
-    for before, after in itertools.pairwise(times.tolist()):
-        later = phase_at(motion, after)
-        if later == now:
-            continue
-        while after - before > _PHASE_EXACT_S:
-            middle = 0.5 * (before + after)
-            if phase_at(motion, middle) == now:
-                before = middle
-            else:
-                after = middle
-        yield MarkedSpan("phase", start, after, now.value)
-        start, now = after, later
-    yield MarkedSpan("phase", start, float(times[-1]), now.value)
+    for phase, found in itertools.groupby(timeline(motion), lambda stretch: stretch.phase):
+        first, *_, last = [*found] * 2
+        yield MarkedSpan("phase", first.start_s, last.end_s, phase.value)
 
 
 COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")

@@ -221,11 +221,6 @@ class ReviewSite:
         for task in self._tasks:
             task.cancel()
 
-    @property
-    def examined(self) -> bool:
-        """Whether it is known what episodes show by themselves."""
-        return self.report is not None
-
     def shows(self, episode: int) -> list[str]:
         """Return what an episode shows by itself, in sentences."""
         found = self.report.findings if self.report is not None else []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.motion import quiet_stretch
-from gaploop.failure_analysis.signals.registry import known, signal
+from gaploop.failure_analysis.signals.registry import known, signal, signals_read
 from gaploop.failure_analysis.views.phases import (
     RELEASE_S,
     Grasp,
@@ -39,8 +39,7 @@ def held_share(view: TakeView) -> float:
     grasp = _main(view)
     if not grasp.held:
         return 0.0
-    end = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
-    return float((end - grasp.close_s) / max(grasp.open_s - grasp.close_s, 1e-3))
+    return float((grasp.gone_s - grasp.close_s) / max(grasp.open_s - grasp.close_s, 1e-3))
 
 
 @signal("rad", "motion", 0.005, "the jaws close by {value} while they hold")
@@ -49,8 +48,7 @@ def grip_creep_rad(view: TakeView) -> float:
     grasp, motion = _main(view), known(view.motion)
     if not grasp.held:
         return np.nan
-    until = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
-    inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
+    inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < grasp.gone_s - 0.05)
     read = motion.position_rad[inside, grasp.gripper]
     return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else np.nan
 
@@ -211,10 +209,24 @@ def contact(t_s: FloatArray, felt: FloatArray, grasp: Grasp) -> Contact:
     )
 
 
-def touched(view: TakeView) -> Contact:
-    """Return the main grasp as a touch sensor feels it."""
-    grasp = known(main_grasp(known(view.motion)))
-    return contact(view.take.telemetry.t_s, known(view.touch), grasp)
+def _touched(view: TakeView, key: str) -> float:
+    """Return an attribute of the main grasp as a touch sensor feels it."""
+    felt = contact(view.take.telemetry.t_s, known(view.touch), _main(view))
+    return float(getattr(felt, key))
+
+
+signals_read("touch", _touched, (
+    ("touch_onset_s", "s", 0.02, "the jaws touch something {value} after they begin to close",
+     "onset_s", "From the command to close to the first touch: a tenth of the most."),
+    ("touch_peak", "", 0.2, "the jaws press with at most {value}, as the sensor counts",
+     "peak", "Most that is felt in the main grasp above what is read before it."),
+    ("touch_slope", "1/s", 0.5, "the pressing rises by {value} of its most",
+     "slope", "How fast pressing rises from a tenth to nine tenths of its most."),
+    ("touch_share", "share", 0.1, "the jaws press for {value} of the closure",
+     "share", "Share of the closed time, from the first touch on, with over 30 % of the most."),
+    ("touch_release_s", "s", 0.02, "the jaws let go {value} after they begin to open",
+     "release_s", "From the command to open until under a tenth of the most is felt."),
+))  # fmt: skip
 
 
 def pressing(view: TakeView) -> dict[str, float]:
@@ -223,48 +235,16 @@ def pressing(view: TakeView) -> dict[str, float]:
     By names of signals, with what they are by: `touch_share:gripper_current`. When it let go isn't
     told: to open takes current, too.
     """
-    motion = known(view.motion)
-    grasp, record = known(main_grasp(motion)), view.take.telemetry
-    joint = motion.joints[grasp.gripper]
+    grasp, record = _main(view), view.take.telemetry
+    joint = known(view.motion).joints[grasp.gripper]
     for quantity in ("current_a", "load_pct"):
         for arm in sorted(record.arms(), key=lambda name: name != "follower"):
             felt = np.abs(record.columns.get(f"{arm}.{joint}.{quantity}", np.empty(0)))
             if np.isfinite(felt).any():
-                found = contact(record.t_s, felt, grasp)
+                found, by = contact(record.t_s, felt, grasp), quantity.partition("_")[0]
                 own = {"onset_s": found.onset_s, "slope": found.slope, "share": found.share}
-                by = f"gripper_{quantity.partition('_')[0]}"
-                return {f"touch_{name}:{by}": value for name, value in own.items()}
+                return {f"touch_{name}:gripper_{by}": value for name, value in own.items()}
     return {}
-
-
-@signal("s", "touch", 0.02, "the jaws touch something {value} after they begin to close")
-def touch_onset_s(view: TakeView) -> float:
-    """From the command to close to the first touch: a tenth of the most."""
-    return touched(view).onset_s
-
-
-@signal("", "touch", 0.2, "the jaws press with at most {value}, as the sensor counts")
-def touch_peak(view: TakeView) -> float:
-    """Most that is felt in the main grasp above what is read before it."""
-    return touched(view).peak
-
-
-@signal("1/s", "touch", 0.5, "the pressing rises by {value} of its most")
-def touch_slope(view: TakeView) -> float:
-    """How fast pressing rises from a tenth to nine tenths of its most."""
-    return touched(view).slope
-
-
-@signal("share", "touch", 0.1, "the jaws press for {value} of the closure")
-def touch_share(view: TakeView) -> float:
-    """Share of the closed time, from the first touch on, with over 30 % of the most."""
-    return touched(view).share
-
-
-@signal("s", "touch", 0.02, "the jaws let go {value} after they begin to open")
-def touch_release_s(view: TakeView) -> float:
-    """From the command to open until under a tenth of the most is felt."""
-    return touched(view).release_s
 
 
 def _most(view: TakeView, start_s: float, end_s: float) -> float:
@@ -278,13 +258,13 @@ def _most(view: TakeView, start_s: float, end_s: float) -> float:
 @signal("N", "force", 1.0, "on the way to the grasp the force reaches {value} from rest")
 def approach_force_n(view: TakeView) -> float:
     """Largest distance of the force from its rest reading before the main grasp."""
-    return _most(view, 0.0, known(main_grasp(known(view.motion))).close_s)
+    return _most(view, 0.0, _main(view).close_s)
 
 
 @signal("N", "force", 1.0, "as it is put down the force reaches {value} from rest")
 def place_force_n(view: TakeView) -> float:
     """Largest distance of the force from its rest reading, from lowering to letting go."""
-    grasp = known(main_grasp(known(view.motion)))
+    grasp = _main(view)
     if not grasp.held or not grasp.released:
         return np.nan
     return _most(view, lift(grasp, view.tool)[1], grasp.open_s + RELEASE_S)

@@ -2,23 +2,26 @@
 moved, where the object ended, progress.
 """
 
-from collections.abc import Callable
-from typing import Final
-
 import numpy as np
 
 from gaploop.failure_analysis.signals.motion import longest_run
-from gaploop.failure_analysis.signals.registry import known, signal
+from gaploop.failure_analysis.signals.registry import known, signal, signals_read
 from gaploop.failure_analysis.views.phases import (
     HELD_RAD,
     HOLD_S,
     main_grasp,
     scene_xy_m,
+    task_progress,
     tool_and_object,
 )
 from gaploop.failure_analysis.views.view import TakeView, runs
 
-_READ: Final = (
+
+def _pictures(view: TakeView, key: str) -> float:
+    return known(view.pictures).values.get(key, np.nan)
+
+
+signals_read("images", _pictures, (
     ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
      "brightness", "Median grey level of the pictures, 0 to 255."),
     ("saturation", "", 5.0, "the median saturation is {value} of 255",
@@ -57,20 +60,7 @@ _READ: Final = (
      "Area of the object over that of the smallest rectangle around it; a disc fills 0.79."),
     ("hand_share", "share", 0.0015, "something skin-toned covers {value} of a picture",
      "hand_share", "Largest share of a picture that a new, skin-toned region covers."),
-)  # fmt: skip
-"""Name, unit, floor, sentence, key in what pictures say, and doc, as of `registry.Signal`."""
-
-
-def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
-    def read(view: TakeView) -> float:
-        return known(view.pictures).values.get(key, np.nan)
-
-    read.__name__, read.__doc__ = name, doc
-    return read
-
-
-for _name, _unit, _floor, _sentence, _key, _doc in _READ:
-    signal(_unit, "images", _floor, _sentence)(_reader(_name, _key, _doc))
+))  # fmt: skip
 
 
 @signal("s", "scene", 0.02, "the camera's picture is up to {value} old")
@@ -161,29 +151,25 @@ def release_offset_m(view: TakeView) -> float:
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
 
 
-@signal("m", "scene", 0.005, "{value} of the way to the target is left")
-def way_left_m(view: TakeView) -> float:
-    """Way from tool over tracked object to tracked target at the end, on the table plane."""
-    return known(view.task_progress).remaining_path_m
+def _progress(view: TakeView, key: str) -> float:
+    return float(getattr(known(task_progress(view)), key))
 
 
-@signal("s", "scene", 0.2, "no progress is made for the last {value}")
-def headway_stall_s(view: TakeView) -> float:
-    """Time since the way left last shrank by 5 mm."""
-    return known(view.task_progress).stalled_s
-
-
-@signal("m", "scene", 0.005, "{value} of the way is lost again")
-def way_lost_m(view: TakeView) -> float:
-    """Most that the way left has risen above its least: a drop, a shove, a second attempt."""
-    return known(view.task_progress).lost_m
+signals_read("scene", _progress, (
+    ("way_left_m", "m", 0.005, "{value} of the way to the target is left", "remaining_path_m",
+     "Way from tool over tracked object to tracked target at the end, on the table plane."),
+    ("headway_stall_s", "s", 0.2, "no progress is made for the last {value}", "stalled_s",
+     "Time since the way left last shrank by 5 mm."),
+    ("way_lost_m", "m", 0.005, "{value} of the way is lost again", "lost_m",
+     "Most that the way left has risen above its least: a drop, a shove, a second attempt."),
+))  # fmt: skip
 
 
 @signal("s", "motion", 0.1, "the jaws hold something for {value}")
 def held_s(view: TakeView) -> float:
     """Time for which the jaws stop short of their command, counted from 0.3 s on."""
     motion = known(view.motion)
-    if motion.gripper is None:
+    if not motion.grippers:
         return np.nan
     starts, stops = runs(motion.short_rad > HELD_RAD)
     return float(np.maximum((stops - starts) / motion.rate_hz - HOLD_S, 0.0).sum())

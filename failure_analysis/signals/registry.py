@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -92,6 +92,20 @@ def signal(
         return function
 
     return register
+
+
+def signals_read(
+    source: str,
+    read: Callable[[TakeView, str], float],
+    rows: Iterable[tuple[str, str, float, str, str, str]],
+) -> None:
+    """Register what one look at a take tells: name, unit, floor, sentence, key of `read`, doc."""
+    for name, unit, floor, sentence, key, doc in rows:
+
+        def compute(view: TakeView, key: str = key) -> float:
+            return read(view, key)
+
+        REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, compute)
 
 
 @cache

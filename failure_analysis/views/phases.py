@@ -7,6 +7,7 @@ scene. Where an attempt holds several grasps, the last one that held something c
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,11 @@ class Grasp:
     def held(self) -> bool:
         """Whether something stopped the jaws."""
         return self.short_rad > HELD_RAD
+
+    @property
+    def gone_s(self) -> float:
+        """When what it held was lost, or let go [s]."""
+        return self.open_s if math.isnan(self.lost_s) else self.lost_s
 
 
 def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
@@ -111,11 +117,13 @@ def timeline(
         ends.append((Phase.APPROACH, grasp.close_s))
         if grasp.held:
             lifted_s, lowered_s = lift(grasp, tool)
-            gone_s = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
-            ends += [(Phase.GRASP, lifted_s), (Phase.TRANSPORT, min(lowered_s, gone_s))]
             let_go = grasp.released and np.isnan(grasp.lost_s)
-            ends.append((Phase.PLACE, gone_s + (RELEASE_S if let_go else 0.0)))
-            ends.append((Phase.TRANSPORT, grasp.open_s))  # empty-handed
+            ends += [
+                (Phase.GRASP, lifted_s),
+                (Phase.TRANSPORT, min(lowered_s, grasp.gone_s)),
+                (Phase.PLACE, grasp.gone_s + (RELEASE_S if let_go else 0.0)),
+                (Phase.TRANSPORT, grasp.open_s),  # empty-handed
+            ]
         else:
             ends.append((Phase.GRASP, grasp.open_s))
         ends.append((Phase.RETREAT, end_s if last else grasp.open_s + AGAIN_S))
@@ -166,8 +174,7 @@ def carry_deg(motion: ArmMotion, grasp: Grasp) -> FloatArray:
     In equal parts of the way, shape (`CARRY_POSES`, n_arm_joints) [degree]; of no rows where it
     doesn't move.
     """
-    until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
-    inside = (motion.t_s >= grasp.close_s) & (motion.t_s <= until_s)
+    inside = (motion.t_s >= grasp.close_s) & (motion.t_s <= grasp.gone_s)
     poses = np.degrees(motion.position_rad[inside][:, motion.arm_joints])
     steps = np.linalg.norm(np.diff(poses, axis=0), axis=1)
     if not steps.sum() > WAY_DEG:
@@ -260,19 +267,15 @@ NEAR_M = 0.07
 
 def tool_and_object(view: TakeView) -> ToolAndObject | None:
     """Bring tracked scene and tool to one clock; None where either is missing."""
-    motion, scene = view.motion, view.scene
-    if motion is None or scene is None:
-        return None
-    tool = view.tool
-    if tool is None:
+    motion, scene, tool = view.motion, view.scene, view.tool
+    if motion is None or scene is None or tool is None:
         return None
     t_s = view.take.frames.t_s
     tool_m = np.stack([np.interp(t_s, tool.t_s, tool.read_m[:, k]) for k in range(3)], axis=1)
     object_m, _, visible = scene_xy_m(scene)
-    closings = grasps(motion)
     near = np.linalg.norm(tool_m[:, :2] - object_m, axis=1) < NEAR_M
     near = np.maximum.accumulate(near)  # from there on the arm itself may be what is seen
-    if closings:
+    if closings := grasps(motion):
         near |= t_s >= closings[0].close_s
     return ToolAndObject(t_s, object_m, visible, tool_m, near)
 
@@ -288,7 +291,7 @@ GAIN_M: Final = 0.005
 
 @dataclass
 class TaskProgress:
-    """TaskProgress so far; fed frame by frame.
+    """Progress so far; fed frame by frame.
 
     Attributes:
         remaining_path_m: way left from the tool over the object to the target [m].
@@ -344,10 +347,11 @@ class TaskProgress:
         return self.t_s - self.gained_s
 
 
+@lru_cache(maxsize=1)  # several signals in turn ask for it
 def task_progress(view: TakeView) -> TaskProgress | None:
     """Return the progress at the end of a take; None without tracked scene or known arm."""
     motion, scene = view.motion, view.scene
-    if motion is None or scene is None or motion.gripper is None:
+    if motion is None or scene is None or not motion.grippers:
         return None
     t_s = view.take.frames.t_s
     # Frames and control ticks share a clock; the small step heeds rounding of their times.

@@ -235,8 +235,3 @@ def _hand(samples: list[Image]) -> float:
         )
         largest = max(largest, float(mask.mean()))
     return largest
-
-
-def example_pictures(summary: PictureSummary | None) -> tuple[Image, ...]:
-    """Return a few pictures for a report; empty without any."""
-    return summary.examples if summary else ()

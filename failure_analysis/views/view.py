@@ -1,11 +1,8 @@
 """What the signals look at: one take's channels, prepared once and shared by all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +13,6 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
-
-if TYPE_CHECKING:
-    from gaploop.failure_analysis.views.phases import TaskProgress
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
@@ -66,11 +60,6 @@ class ArmMotion:
         """Columns of the joints that aren't a gripper's or a hand's."""
         names = enumerate(self.joints)
         return np.array([i for i, n in names if not is_grip(n) and i not in self.grippers], int)
-
-    @cached_property
-    def gripper(self) -> int | None:
-        """Column of the gripper, if the arm has one; of a pair, the first arm's."""
-        return self.grippers[0] if self.grippers else None
 
     @cached_property
     def short_rad(self) -> FloatArray:
@@ -230,13 +219,6 @@ class TakeView:
         read = tool_places(motion.position_rad[::every], motion.joints)
         sent = tool_places(motion.sent_rad[::every], motion.joints)
         return None if read is None or sent is None else ToolPath(motion.t_s[::every], read, sent)
-
-    @cached_property
-    def task_progress(self) -> TaskProgress | None:
-        """TaskProgress at the end, or None without tracked scene or known arm."""
-        from gaploop.failure_analysis.views.phases import task_progress  # it looks at views itself
-
-        return task_progress(self)
 
     @cached_property
     def scene(self) -> FloatArray | None:

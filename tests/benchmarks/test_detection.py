@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.detection import analysed, auroc, learn_weights, save, table
 from benchmarks.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
-from gaploop.failure_analysis.live import FailureScore, SignalTrack, Usual, fit_score
+from gaploop.failure_analysis.live import SignalTrack, Usual, fit_score, shipped_score
 from gaploop.failure_analysis.live_signals import STREAMED
 
 
@@ -113,6 +113,6 @@ def test_a_score_survives_its_file(tmp_path: Path) -> None:
     ]
     score = fit_score(takes, np.ones(2 * len(STREAMED)), "made up")
     save(score, tmp_path / "score.json")
-    again = FailureScore.load(tmp_path / "score.json")
+    again = shipped_score(tmp_path / "score.json")
     np.testing.assert_allclose(again.along(takes[0]), score.along(takes[0]), atol=1e-3)
     assert again.name == score.name

@@ -18,11 +18,12 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.cameras.camera_check import (
     BY_PLACE,
     LIES_BETTER,
+    QUESTIONS,
     CameraCheck,
+    YesNo,
     check_takes,
     judge,
 )
-from gaploop.failure_analysis.cameras.camera_questions import QUESTIONS, YesNo
 from gaploop.failure_analysis.cameras.known_camera import Kind, KnownCamera
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.views.camera_samples import CameraSamples, TakeLook, sample

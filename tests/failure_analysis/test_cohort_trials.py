@@ -12,12 +12,13 @@ import pytest
 
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_takes
 from gaploop.failure_analysis.factors import (
     NOMINAL,
     OTHER,
     Trials,
     attempted,
+    cohort_lines,
+    cohort_of_takes,
     gathered,
     trials_of,
 )

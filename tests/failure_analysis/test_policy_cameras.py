@@ -58,10 +58,8 @@ def test_a_reference_keeps_what_does_not_move_and_comes_back_as_it_was(tmp_path:
     top, wrist = scene(1), cv2.resize(scene(2), (96, 96), interpolation=cv2.INTER_AREA)
     made = CameraReference.build([attempt(k, top, wrist) for k in range(12)], "training")
     assert made is not None
-    assert {n: camera.size_px for n, camera in made.cameras.items()} == {
-        "top": (192, 192), "wrist": (96, 96),
-    }  # fmt: skip
-    assert np.abs(made.cameras["top"].picture.astype(int) - top).max() < 6
+    assert list(made.cameras) == ["top", "wrist"]
+    assert np.abs(made.cameras["top"].astype(int) - top).max() < 6
     assert made.shown_by("top", top) == "top"
     assert made.shown_by("top", wrist) == "wrist"
     assert made.shown_by("top", scene(9)) == "top"  # none of them: not swapped
@@ -70,9 +68,8 @@ def test_a_reference_keeps_what_does_not_move_and_comes_back_as_it_was(tmp_path:
     assert file.stat().st_size < 500_000
     again = CameraReference.load(file)
     assert again.name == "training"
-    for name, camera in made.cameras.items():
-        assert again.cameras[name].size_px == camera.size_px
-        np.testing.assert_array_equal(again.cameras[name].picture, camera.picture)
+    for name, usual in made.cameras.items():
+        np.testing.assert_array_equal(again.cameras[name], usual)
     file.write_bytes(b"PK nothing")
     with pytest.raises(UnusableInputError, match="--save_reference"):
         CameraReference.load(file)

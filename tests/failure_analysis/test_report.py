@@ -14,9 +14,8 @@ from benchmarks.corpus.scoring import cross_table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.cohort import CohortStatistics, cohort_of_trials
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
-from gaploop.failure_analysis.factors import Trials
+from gaploop.failure_analysis.factors import CohortStatistics, Trials, cohort_of_trials
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves, flat_curve
 from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for

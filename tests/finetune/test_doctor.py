@@ -14,7 +14,7 @@ import pytest
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint
-from gaploop.failure_analysis.cameras.policy_cameras import CameraReference, UsualCamera
+from gaploop.failure_analysis.cameras.policy_cameras import CameraReference
 from gaploop.finetune.doctor import (
     ArmInputs,
     check_features,
@@ -50,7 +50,7 @@ def textured(seed: int) -> Image:
 
 def test_swapped_and_moved_cameras_are_told_before_the_first_motion() -> None:
     shown = {"top": textured(0), "wrist": textured(1)}
-    usual = CameraReference("training", {n: UsualCamera((192, 192), p) for n, p in shown.items()})
+    usual = CameraReference("training", shown)
     (right,) = check_views(usual, shown)
     assert right.level is Level.OK
     wrong = check_views(usual, {"top": shown["wrist"], "wrist": shown["top"]})
