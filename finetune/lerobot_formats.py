@@ -259,11 +259,7 @@ def weights_mb(policy: ActPolicy) -> float:
 
 
 def possible_views(folder: Path, n: int) -> list[Observation]:
-    """Return what a policy may see: drawn from its takes' mean and spread, coarse pictures.
-
-    Args:
-        folder: where the policy is.
-    """
+    """Return what a policy may see: drawn from its takes' mean and spread, coarse pictures."""
     known, rng = read_checkpoint(folder), np.random.default_rng(0)
 
     def drawn(feature: str) -> FloatArray:

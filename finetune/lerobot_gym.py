@@ -260,7 +260,6 @@ class GymDriver:
 
     Attributes:
         id: the policy's hash, or the script's name.
-        script: what `script_of` returns.
     """
 
     def __init__(

@@ -351,11 +351,7 @@ FALSE: Final = ("0", "false", "no", "n", "failure")
 
 @dataclass(frozen=True)
 class Replay:
-    """Outcomes of a file.
-
-    Attributes:
-        outcomes: complete rounds.
-    """
+    """Outcomes of a file, in complete rounds."""
 
     tasks: tuple[str, ...]
     outcomes: Outcomes
