@@ -391,7 +391,7 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     named = tuple(dict.fromkeys(task for _, task, _, _ in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
-        named, rows = tasks, [(side, tasks[0], *rest) for side, _, *rest in rows]
+        named, rows = tasks, [(side, tasks[0], pair, came) for side, _, pair, came in rows]
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
