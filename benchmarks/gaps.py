@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,11 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     cells = len(MECHANISMS) * len(SEVERITIES) * DIRECTIONS
     rows = []
     with options.progress("Rolling out", total=cells * per_direction + n) as advance:
-        nominal = evaluate(config.policy.required(), n, seed=config.seed, progress=advance)
+
+        def told(done: Sequence[Rollout]) -> None:
+            advance(len(done))
+
+        nominal = evaluate(config.policy.required(), n, seed=config.seed, on_rollouts=told)
         for mechanism in MECHANISMS:
             key = f"{mechanism.dimension.value}.{mechanism.name}"
 
@@ -40,7 +44,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                         gaps={key: severity},
                         gap_seed=config.seed + direction,
                         seed=config.seed + direction * per_direction,
-                        progress=advance,
+                        on_rollouts=told,
                     ).outcomes
 
             cost = {}

@@ -27,7 +27,7 @@ from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
 from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
-from gaploop.finetune.tuning.presets import Preset
+from gaploop.finetune.tuning.presets import TRACKED, Preset
 from gaploop.finetune.tuning.takes import by_group
 from gaploop.finetune.tuning.tracked import TrackedWork
 
@@ -35,14 +35,12 @@ ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
-DECIDING: Final = (
-    *("sim_takes", "select", "where", "held_out", "stats"),
-    "rename_map",
-)
+DECIDING: Final = ("sim_takes", "select", "where", "held_out", "stats", "rename_map")
 """Options that decide what is learned, beside datasets and what the recipe says."""
 HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
 
-type Work = TrackedWork | ImagePolicyWork
+CHOSEN: Final = ("full", "lora", "spec")
+"""What of its recipe a run's record says."""
 
 
 def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedPolicy:
@@ -55,14 +53,14 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
     began_s = time.monotonic()
     device, base = device_named(options.device, "--device"), base_of(options.policy.path)
     folder = options.folder
-    recipe = options.recipe(kind_of(base))
-    open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
-    work: Work = open_work(base, options, recipe, device)
+    kind = kind_of(base)
+    recipe = options.recipe(kind)
+    make = TrackedWork if kind == TRACKED else ImagePolicyWork
+    work: TrackedWork | ImagePolicyWork = make(base, options, recipe, device)
     writable_folder(folder)
     spec = recipe.spec
     if work.held_out:
-        every = max(1, recipe.spec.steps // EVALUATIONS)
-        spec = replace(recipe.spec, eval_every=every, keep_best=True)
+        spec = replace(spec, eval_every=max(1, spec.steps // EVALUATIONS), keep_best=True)
     require_same(folder, options, recipe, base)
     result = train(
         work.learner,
@@ -85,31 +83,25 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
             f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
             "make room, and give the same command with --resume."
         ) from None
-    chosen: dict[str, object] = {
+    config = {
+        **options.record(),
+        "base": options.policy.path,
         "held_out_uids": sorted(errors),
         "weights": options.weights(),
+        **{name: value for name, value in asdict(recipe).items() if name in CHOSEN},
     }
-    chosen |= {"full": recipe.full, "lora": asdict(recipe.lora), "spec": asdict(recipe.spec)}
-    config = {**options.record(), "base": options.policy.path, **chosen}
     ended = {**asdict(result), "held_out_at_end": seen}
     timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
-    merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
+    identity, merged_id = policy_id(trained), policy_id(folder / MERGED)
     write_run(
-        folder,
-        "finetune",
-        config,
-        inputs,
-        {"policy": policy_id(trained), "merged": merged_id, **ended, **timed},
-        seed=options.seed,
-        base=policy_id(base),
-        base_folder=base,
-    )
+        folder, "finetune", config, inputs,
+        {"policy": identity, "merged": merged_id, **ended, **timed},
+        seed=options.seed, base=policy_id(base), base_folder=base,
+    )  # fmt: skip
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
-    if not is_tracked(base) and options.mixture is None:
+    if kind != TRACKED and options.mixture is None:
         keep_cameras(trained, (*options.real, *options.sim))
-    merged = folder / MERGED
-    plain = merged if merged.exists() else trained
-    return TrainedPolicy(trained, plain, folder, policy_id(trained), result, inputs)
+    return TrainedPolicy(trained, folder / MERGED, folder, identity, result, inputs)
 
 
 def base_of(path: str | Path) -> Path:
@@ -140,12 +132,7 @@ def kind_of(folder: Path) -> str:
     features = config.get("input_features") or {}
     has_pictures = any(f.get("type") == "VISUAL" for f in features.values())
     kind = str(config.get("type", ""))
-    return "tracked" if kind == "act" and features and not has_pictures else kind
-
-
-def is_tracked(folder: Path) -> bool:
-    """Say whether a policy is the small ACT that sees joints and tracked poses only."""
-    return kind_of(folder) == "tracked"
+    return TRACKED if kind == "act" and features and not has_pictures else kind
 
 
 def require_same(folder: Path, options: FinetuneConfig, recipe: Preset, base: Path) -> None:

@@ -54,7 +54,6 @@ class TrainingEpisode:
     """One take as training sees it; arrays have one row per frame.
 
     Attributes:
-        index: episode index in its dataset.
         state: shape (n, n_state), LeRobot units.
         environment: shape (n, n_environment).
         action: requested action, shape (n, n_action), LeRobot units.
@@ -81,7 +80,6 @@ class TrainingSource:
     """The selected takes of one dataset.
 
     Attributes:
-        root: the dataset's folder, as given.
         signature: features, rate and units, the same for every source of a mixture.
     """
 
@@ -150,10 +148,8 @@ class MixedBatches:
 
     Args:
         sources: what to draw from, each with at least one usable frame.
-        chunk: actions per sample.
         randomise_domain: draw the `domain` entry anew for each sample, so that a base trained
             on one domain neither relies on the entry nor breaks when it changes.
-        world_size: how many they are; each gets its own samples of a step.
 
     Raises:
         UnusableInputError: two sources differ in rate, joints, features or units.
@@ -272,7 +268,6 @@ def load_source(
     """Read the selected takes of one dataset.
 
     Args:
-        select: one of `SELECTIONS`.
         episodes: only these episode indices; all of them if None.
 
     Raises:

@@ -4,6 +4,7 @@ Object and target lie where the twin's own tracker reads them as the episode's f
 An episode whose scene nobody tracked stands beside another scene, and the caption says so.
 """
 
+import contextlib
 import io
 import itertools
 from collections.abc import Mapping, Sequence
@@ -49,8 +50,6 @@ def counterfactuals(
     """Return a video with its caption for each measured cause that costs more than ten points.
 
     Args:
-        found: with its reproduction in the twin.
-        takes: what was diagnosed.
         camera: whose pictures are shown; the first one's unless given.
 
     Returns:
@@ -145,7 +144,7 @@ def _rolled_out(
             _lay(rig, wanted)
 
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
-    try:
+    with contextlib.closing(rig):
         ended = run_take(
             replace(rig, reset=reset),
             leader,
@@ -153,8 +152,6 @@ def _rolled_out(
             max_s=MAX_S * len(rig.cell.arm.arms),
             on_frame=[lambda _seen: pictures.append(rig.cell.frame().image)],
         )
-    finally:
-        rig.close()
     return pictures[:: max(1, round(rig.fps / FPS))], ended.outcome is Outcome.SUCCESS
 
 

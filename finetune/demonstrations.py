@@ -5,6 +5,7 @@ A base needs hundreds of takes and only their joint and scene states. The same l
 are a pure function of cell, takes and seed, so that the command alone rebuilds the base.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -117,7 +118,6 @@ def scripted_source(
 
     Args:
         takes: attempts; scenes `seed` to `seed + takes - 1`.
-        cell: what they show.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
 
@@ -151,9 +151,8 @@ def _digest(text: str) -> str:
 
 
 def _record(job: tuple[TargetCell, range]) -> tuple[list[TrainingEpisode], int]:
-    cell, scenes = job
-    rig, episodes = cell.rig(), []
-    try:
+    (cell, scenes), episodes = job, list[TrainingEpisode]()
+    with contextlib.closing(cell.rig()) as rig:
         for scene in scenes:
             rig.reset(scene)
             memory = _Memory(rig.follower)
@@ -162,18 +161,11 @@ def _record(job: tuple[TargetCell, range]) -> tuple[list[TrainingEpisode], int]:
             result = run_take(rig, leader, seed=scene, max_s=longest_s, sinks=(memory,))
             if result.outcome is Outcome.SUCCESS:
                 episodes.append(memory.episode(f"scripted-{scene}", scene))
-    finally:
-        rig.close()
     return episodes, len(scenes)
 
 
 def _signature(cell: TargetCell) -> Signature:
-    rig = cell.rig()
-    try:
-        joints = tuple(f"{name}.pos" for name in rig.follower.joint_names)
-        names = rig.tracker.names if rig.tracker is not None else ()
-        return Signature(
-            rig.fps, joints, tuple(names), joints, rig.follower.units, rig.follower.robot_type
-        )
-    finally:
-        rig.close()
+    with contextlib.closing(cell.rig()) as rig:
+        arm, names = rig.follower, rig.tracker.names if rig.tracker is not None else ()
+        joints = tuple(f"{name}.pos" for name in arm.joint_names)
+        return Signature(rig.fps, joints, tuple(names), joints, arm.units, arm.robot_type)

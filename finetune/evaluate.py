@@ -220,10 +220,9 @@ def evaluate(
     seed: int = 0,
     workers: int = 2,
     max_s: float | None = None,
-    progress: Callable[[int], None] | None = None,
     base: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-    on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
+    on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
     on_cores: Callable[[int], None] = lambda _cores: None,
     ray: str = "",
     where: str = "",
@@ -238,7 +237,6 @@ def evaluate(
         conditions: settings to try one at a time; the plain cell if there are none.
         workers: processes; 1 stays in this one.
         max_s: longest rollout [simulated s]; None for `MAX_S` for each arm of the cell.
-        progress: called with the number of rollouts just finished.
         base: the setting that the others are variations of, one of `conditions`. The policy is
             then told the same domain under all of them, so that only what is varied differs.
         folder: keeps every rollout as it comes; what it holds of this policy in this cell isn't
@@ -289,17 +287,14 @@ def evaluate(
             CellJob(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
             for i in range(0, len(lacking), CHUNK)
         ]
-    told = [on_rollouts] if on_rollouts else []
-    if progress is not None:
-        told.append(lambda done: progress(len(done)))
-    for tell in told:
-        tell(rollouts)
+    on_rollouts(rollouts)
     one = len(jobs) == 1
     try:
         for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else "", on_cores):
             rollouts += done
-            for tell in (*([log.add] if log else []), *told):
-                tell(done)
+            if log:
+                log.add(done)
+            on_rollouts(done)
     finally:  # workers keep policy and rig for the next call
         _station.close()
         _station.policy = None

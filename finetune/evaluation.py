@@ -8,8 +8,6 @@ and Newcombe's interval for two rates. Each interval is a 95 % one of its own; `
 are said at 5 % for all settings of a table together (Holm 1979).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +38,6 @@ class Rollout:
         seed: decides the scene; rollouts of two policies with equal seed and condition pair up.
         condition: what was set, as `key=value`, or `nominal`.
         duration_s: simulated time the attempt took [s].
-        uid: the take's uid, where it was recorded.
         failure_mode: what was seen to go wrong, a name of the vocabulary; "" where it went well or
             can't be told.
         phase: when that was; "" likewise.
@@ -73,7 +70,7 @@ class Rate:
     interval: tuple[float, float]
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Rate:
+    def from_json(cls, value: Mapping[str, Any]) -> "Rate":
         """Read what `asdict` made of it; what else stands there is passed over."""
         low, high = value["interval"]
         return cls(value["successes"], value["trials"], value["rate"], (low, high))
@@ -84,11 +81,10 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Rate):
     """How often a policy succeeded.
 
     Attributes:
-        interval: Wilson interval of the rate at 95 %.
         by_condition: the same for each condition.
         outcomes: every rollout, in order of condition and seed.
         gaps: gap dimension to severity in [0, 1], as injected.
@@ -97,10 +93,6 @@ class Evaluation:
         where: the cell in words, where it isn't the embedded one.
     """
 
-    successes: int
-    trials: int
-    rate: float
-    interval: tuple[float, float]
     by_condition: Mapping[str, Rate]
     outcomes: tuple[Rollout, ...]
     domain: Domain = Domain.SIM
@@ -130,7 +122,7 @@ class Evaluation:
         return "\n".join([",".join(FIELDS), *csv_lines(self.outcomes), ""])
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
+    def from_json(cls, value: Mapping[str, Any], where: str = "evaluation") -> "Evaluation":
         """Read what `to_json` wrote.
 
         Raises:
@@ -174,35 +166,16 @@ def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENC
     return Rate(successes, trials, estimate.value, (estimate.low, estimate.high))
 
 
-def summarise(
-    rollouts: Iterable[Rollout],
-    *,
-    domain: Domain = Domain.SIM,
-    policy: str = "",
-    gaps: Mapping[str, float] | None = None,
-    gap_seed: int = 0,
-    base: str = NOMINAL,
-    paired: bool = True,
-    where: str = "",
-) -> Evaluation:
-    """Count rollouts, in all and by condition."""
+def summarise(rollouts: Iterable[Rollout], base: str = NOMINAL, **about: Any) -> Evaluation:
+    """Count rollouts, in all and by condition; `about` is what else of `Evaluation` is known."""
     ordered = tuple(sorted(rollouts, key=lambda r: (r.condition != base, r.condition, r.seed)))
-    total = wilson(sum(r.success for r in ordered), len(ordered))
-    return Evaluation(
-        total.successes,
-        total.trials,
-        total.rate,
-        total.interval,
-        {c: wilson(sum(r.success for r in g), len(g)) for c, g in _by_condition(ordered).items()},
-        ordered,
-        domain,
-        policy,
-        dict(gaps or {}),
-        gap_seed,
-        base,
-        paired,
-        where,
-    )
+    total = _rate_of(ordered)
+    each = {name: _rate_of(group) for name, group in _by_condition(ordered).items()}
+    return Evaluation(**vars(total), by_condition=each, outcomes=ordered, base=base, **about)
+
+
+def _rate_of(rollouts: Sequence[Rollout]) -> Rate:
+    return wilson(sum(r.success for r in rollouts), len(rollouts))
 
 
 def _by_condition(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
@@ -359,8 +332,7 @@ def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
         seeds = before.keys() & after.keys()
         if evaluation.paired and seeds:
             d = _paired({s: before[s] for s in seeds}, after)
-            spread = Estimate(d.value, *d.interval)
-            found.append(Drop(name, spread, d.p, d.pairs, d.lost, d.gained))
+            found.append(Drop(name, Estimate(d.value, *d.interval), d.p, d.pairs, d.lost, d.gained))
         else:
             found.append(Drop(name, *_unpaired(base, group)))
     adjusted = holm([d.p for d in found])
@@ -383,9 +355,7 @@ class Difference:
     """Paired difference of two success rates, candidate minus baseline.
 
     Attributes:
-        interval: its interval at 95 %.
         p: two-sided p of the exact McNemar test.
-        pairs: scenes tried by both.
         gained: scenes only the candidate solved.
         lost: scenes only the baseline solved.
     """

@@ -30,7 +30,7 @@ from gaploop.finetune import evaluation
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluation import NOMINAL, Rate, evidence
 from gaploop.finetune.lerobot_adapter import BASE_KEY
-from gaploop.finetune.lerobot_policy import PREPROCESSOR, WEIGHTS, load_policy, policy_id, resolve
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id, resolve
 from gaploop.finetune.runs import run_of, withdrawn_from
 
 log = logging.getLogger(__name__)
@@ -211,13 +211,10 @@ def card_of(
     same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
     rows, gate = results_of(folder.parent, same, base) if lineage else ((), "")
     # Where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not.
-    file = folder / PREPROCESSOR
-    steps = read_json(file).get("steps", ()) if file.exists() else ()
+    files = sorted(folder.glob("policy_*processor.json"))
+    steps = [step for file in files for step in read_json(file).get("steps", ())]
     said = [step.get("config", {}).get("domain") for step in steps]
-    own: list[str] = []  # steps that gaploop brings, by their class paths
-    for file in sorted(folder.glob("policy_*processor.json")):
-        classes = (str(step.get("class", "")) for step in read_json(file).get("steps", ()))
-        own += [name for name in classes if name.startswith("gaploop.")]
+    classes = (str(step.get("class", "")) for step in steps)
     facts = {
         "adapter": is_adapter,
         "kind": kind.upper() if len(kind) < 5 else kind,
@@ -230,7 +227,7 @@ def card_of(
         "rows": rows,
         "gate": gate,
         "repo_id": target.repo_id,
-        "steps": tuple(own),
+        "steps": tuple(name for name in classes if name.startswith("gaploop.")),  # its own
         "domain": next((float(value) for value in said if value is not None), None),
         "licence": hub_card.licence_of(before, options.license),
         "lineage": LINEAGE if lineage else "",

@@ -88,7 +88,6 @@ class Likeness:
     """Whose failures the station's look like.
 
     Attributes:
-        rollouts: how many were made.
         dimensions: hypothesised dimension to its posterior with equal priors; sums to 1.
         mechanisms: likewise.
         silent: mechanisms that bring too few failures to explain any.
@@ -314,8 +313,6 @@ def widened(
     all, "something else" among them, before they are weighed.
 
     Args:
-        found: with its reproduction.
-        takes: of the station.
         folder: where `hypothesis_twin.yaml` goes, if a dimension that was not measured is named.
     """
     reproduction = found.summary["reproduction"]

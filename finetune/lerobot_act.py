@@ -82,11 +82,6 @@ class ActBundle:
     signature: Signature
 
     @property
-    def names(self) -> Mapping[str, Any]:
-        """What the sidecar says: LeRobot's config has no place for it."""
-        return asdict(self.signature)
-
-    @property
     def chunk(self) -> int:
         """Actions predicted at once."""
         return int(self.policy.config.chunk_size)
@@ -94,7 +89,7 @@ class ActBundle:
     @property
     def execute(self) -> int:
         """Actions executed before the next prediction."""
-        return int(self.policy.config.n_action_steps)
+        return int(getattr(self.policy.config, "n_action_steps", 1) or 1)
 
 
 def build(
@@ -164,7 +159,7 @@ def save_processors(bundle: Any, folder: Path) -> None:
     """Write the processors and the sidecar of a policy or adapter folder."""
     bundle.preprocessor.save_pretrained(folder)
     bundle.postprocessor.save_pretrained(folder)
-    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
+    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **asdict(bundle.signature)})
 
 
 def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> ActBundle:

@@ -80,7 +80,6 @@ def save(
     """Write an adapter folder that holds its base, or names it where it is large.
 
     Args:
-        bundle: what was wrapped, with its processors.
         hub_name: the base's name on the Hub, if it has one.
         merge: write the plain policy of both, too, as `merged` beside it; it is merged then.
 

@@ -189,12 +189,14 @@ def put_in_format(policy: ActPolicy, name: str, views: Sequence[Observation]) ->
 
 def _plans(policy: ActPolicy, views: Sequence[Observation], seed: int = 0) -> FloatArray:
     """Return what a policy executes in views, each as a take's first, shape (n, steps, joints)."""
-    made = []
-    for view in views:
-        policy.reset()
-        torch.manual_seed(seed)
-        made.append(policy.plan(view)[: policy.execute])
-    return np.array(made)
+    return np.array([planned(policy, view, seed) for view in views])
+
+
+def planned(policy: ActPolicy, seen: Observation, number: int) -> FloatArray:
+    """Return what a policy executes of a plan, from random numbers of its own for each `number`."""
+    policy.reset()
+    torch.manual_seed(number)
+    return policy.plan(seen)[: policy.execute]
 
 
 def _run_elsewhere(policy: ActPolicy, format_: Format, seen: Observation) -> Any:
@@ -257,11 +259,7 @@ def weights_mb(policy: ActPolicy) -> float:
 
 
 def possible_views(folder: Path, n: int) -> list[Observation]:
-    """Return what a policy may see: drawn from its takes' mean and spread, coarse pictures.
-
-    Args:
-        folder: where the policy is.
-    """
+    """Return what a policy may see: drawn from its takes' mean and spread, coarse pictures."""
     known, rng = read_checkpoint(folder), np.random.default_rng(0)
 
     def drawn(feature: str) -> FloatArray:

@@ -260,7 +260,6 @@ class GymDriver:
 
     Attributes:
         id: the policy's hash, or the script's name.
-        script: what `script_of` returns.
     """
 
     def __init__(
@@ -427,13 +426,15 @@ def attempted(bundle: ActBundle, env: EnvConfig, vector: Any, scene: int) -> boo
     """Have a policy in memory attempt a scene of one environment; say whether it succeeded."""
     env.features, env.features_map = features_of(vector.envs[0])
     _require_sizes(bundle.policy.config, env)
-    before, after = make_env_pre_post_processors(env_cfg=env, policy_cfg=bundle.policy.config)
-    side = {
-        "policy": bundle.policy, "preprocessor": bundle.preprocessor,
-        "postprocessor": bundle.postprocessor, "env_preprocessor": before,
-        "env_postprocessor": after,
-    }  # fmt: skip
+    side = _side(bundle.policy, bundle.preprocessor, bundle.postprocessor, env)
     return _rolled_out(vector, [scene], scene + 1, side)[0][0]
+
+
+def _side(policy: Any, before: Any, after: Any, env: EnvConfig) -> Mapping[str, Any]:
+    """Return policy and processors as `lerobot_eval.rollout` takes them."""
+    first, last = make_env_pre_post_processors(env_cfg=env, policy_cfg=policy.config)
+    own = {"policy": policy, "preprocessor": before, "postprocessor": after}
+    return {**own, "env_preprocessor": first, "env_postprocessor": last}
 
 
 def _reason(won: bool, *, late: bool) -> str:
@@ -508,7 +509,7 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )
-        env_pre, env_post = make_env_pre_post_processors(env_cfg=env, policy_cfg=config)
+        return _side(policy, pre, post, env)
     except UnusableInputError:
         raise
     except Exception as error:
@@ -516,13 +517,6 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
             f"{path} can't drive --env.type={env.type}: {_one_line(error)}. Name a policy that was "
             "trained on this environment."
         ) from error
-    return {
-        "policy": policy,
-        "preprocessor": pre,
-        "postprocessor": post,
-        "env_preprocessor": env_pre,
-        "env_postprocessor": env_post,
-    }
 
 
 def _require_sizes(config: PreTrainedConfig, env: EnvConfig) -> None:

@@ -12,7 +12,13 @@ import torch
 from gaploop.collect.policy_leader import Planner
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Observation
-from gaploop.finetune.lerobot_formats import FORMATS, REFERENCE, possible_views, weights_mb
+from gaploop.finetune.lerobot_formats import (
+    FORMATS,
+    REFERENCE,
+    planned,
+    possible_views,
+    weights_mb,
+)
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.teleop.checks import CheckResult, Level
 
@@ -86,7 +92,6 @@ def check_timing(policy: Planner, seen: Observation, fps: float) -> Iterator[Che
 
     Args:
         seen: what it sees now; of a policy on another machine the way there and back counts.
-        fps: as of `check_latency`.
     """
     made = [policy.plan(seen) for _ in range(WARM_UP)]
     timing = time_plans(lambda: policy.plan(seen), PLANS, LONGEST_S)
@@ -117,13 +122,6 @@ def action_error(made: ActPolicy, plans: list[FloatArray], views: list[Observati
     return np.array([np.mean(off), np.max(off)])
 
 
-def planned(policy: ActPolicy, seen: Observation, number: int) -> FloatArray:
-    """Return what a policy executes of a plan, from random numbers of its own for each `number`."""
-    policy.reset()
-    torch.manual_seed(number)
-    return policy.plan(seen)[: policy.execute]
-
-
 def measure(path: str, given: Mapping[str, Any], advance: Callable[[], object]) -> dict[str, Any]:
     """Time the formats that this machine can compute: all, or the one that is given, and fp32.
 
@@ -131,8 +129,6 @@ def measure(path: str, given: Mapping[str, Any], advance: Callable[[], object]) 
     falls on all of them; ratios are of processor time, which other programs don't change.
 
     Args:
-        path: folder or name of the policy.
-        given: as `load_policy` takes it.
         advance: called after each of `BLOCKS`.
     """
     folder, only = resolve(path), given.get("format") or ""

@@ -79,10 +79,10 @@ class ActPolicy:
     """Drives with an ACT policy: predicts a chunk, hands out its first actions one by one.
 
     Args:
-        execute: actions executed before the next prediction; by default the policy's own.
         delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
 
     Attributes:
+        execute: actions executed before the next prediction.
         camera_delay_s: how much later pictures come than readings [s], likewise.
         noise_rad: standard deviation of each joint's readings [rad], likewise; none if unknown.
         task: the instruction; most policies read none.
@@ -92,12 +92,8 @@ class ActPolicy:
     noise_rad: Sequence[float] = ()
     task = ""
 
-    def __init__(
-        self, bundle: act.ActBundle, execute: int | None = None, delay_s: float = 0.0
-    ) -> None:
-        self.bundle = bundle
-        self.execute = execute or bundle.execute
-        self.delay_s = delay_s
+    def __init__(self, bundle: act.ActBundle, delay_s: float = 0.0) -> None:
+        self.bundle, self.execute, self.delay_s = bundle, bundle.execute, delay_s
         self.runs = ""
         """Where and how it computes, in words; as `load_policy` was asked."""
         self.chunk: FloatArray | None = None
@@ -193,7 +189,6 @@ def load_policy(
         device: of torch, such as `cuda:0`; `auto` for the best there is.
         threads: processor threads of this whole process; 0 for OMP_NUM_THREADS, or else 1.
         format: how it computes, one of `FORMATS`; "" for fp32.
-        task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
 
     Raises:
@@ -212,7 +207,7 @@ def load_policy(
         number(said.get(name, 0.0), f"{sidecar}: {name}", 0.0, 2.0)
         for name in (DELAY_S, CAMERA_DELAY_S)
     )
-    policy = ActPolicy(bundle, None, delay_s)
+    policy = ActPolicy(bundle, delay_s)
     if _is_for_driver(bundle.policy.config):
         can_go_on = hasattr(bundle.policy, "init_rtc_processor") and bundle.policy.supports_rtc()
         is_relative = any(  # actions, to where each plan began
@@ -220,8 +215,8 @@ def load_policy(
             for s in bundle.preprocessor.steps
         )
         is_own = can_go_on and chosen.has_gradients and not is_relative
-        kind = RealTimeDriver if is_own else LerobotDriver
-        policy = kind(bundle, None, task, delay_s)
+        policy = (RealTimeDriver if is_own else LerobotDriver)(bundle, delay_s)
+        policy.task = task
     policy.camera_delay_s = camera_delay_s
     signature = policy.bundle.signature
     policy.noise_rad = _noise_rad(
@@ -295,9 +290,7 @@ def cell_of(path: str | Path) -> tuple[str, str] | None:
     Raises:
         UnusableInputError: as `resolve`.
     """
-    file = resolve(path) / PREPROCESSOR
-    steps = read_json(file).get("steps", []) if file.exists() else []
-    for step in steps:
+    for step in _said(path, PREPROCESSOR).get("steps", []):
         if step.get("class") == TRACKER:
             said = step.get("config", {})
             return str(said.get("task", "pick_place")), str(said.get("robot", SO101.name))
@@ -310,9 +303,13 @@ def cameras_of(path: str | Path) -> set[str]:
     Raises:
         UnusableInputError: as `resolve`.
     """
-    file = resolve(path) / "config.json"
-    features = (read_json(file).get("input_features") or {}) if file.exists() else {}
+    features = _said(path, "config.json").get("input_features") or {}
     return {name.removeprefix(IMAGES) for name in features if name.startswith(IMAGES)}
+
+
+def _said(path: str | Path, name: str) -> dict[str, Any]:
+    file = resolve(path) / name
+    return read_json(file) if file.exists() else {}
 
 
 def reads_instruction(path: str | Path) -> bool:
@@ -324,9 +321,8 @@ def reads_instruction(path: str | Path) -> bool:
     Raises:
         UnusableInputError: as `resolve`.
     """
-    file = resolve(path) / "config.json"
     known = PreTrainedConfig.get_known_choices()
-    kind = read_json(file).get("type") if file.exists() else "act"
+    kind = (_said(path, "config.json") or {"type": "act"}).get("type")
     if kind not in known:
         return True
     sources = Path(inspect.getfile(known[kind])).parent.glob("*.py")
@@ -412,18 +408,11 @@ class LerobotDriver(ActPolicy):
     Args: as of `ActPolicy`.
     """
 
-    def __init__(
-        self,
-        bundle: act.ActBundle,
-        execute: int | None = None,
-        task: str = "",
-        delay_s: float = 0.0,
-    ) -> None:
+    def __init__(self, bundle: act.ActBundle, delay_s: float = 0.0) -> None:
+        super().__init__(bundle, delay_s)
         config: Any = bundle.policy.config
         self.looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
-        own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self.looks_back else execute or own, delay_s)
-        self.task = task
+        self.execute = 1 if self.looks_back else bundle.execute
         self._device = torch.device(str(config.device))
         self._answer = torch.empty(0)
         """The last plan as the policy gave it, shape (n_steps, n_action)."""
@@ -484,8 +473,8 @@ class RealTimeDriver(LerobotDriver):
     Args: as of `LerobotDriver`.
     """
 
-    def __init__(self, bundle: act.ActBundle, *given: Any) -> None:
-        super().__init__(bundle, *given)
+    def __init__(self, bundle: act.ActBundle, delay_s: float = 0.0) -> None:
+        super().__init__(bundle, delay_s)
         policy: Any = bundle.policy
         schedule = RTCAttentionSchedule.EXP
         policy.config.rtc_config = RTCConfig(prefix_attention_schedule=schedule)

@@ -34,7 +34,6 @@ class TrainedPolicy:
     """A finished run.
 
     Attributes:
-        folder: the policy, to be given to `load_policy`.
         merged: a plain LeRobot policy folder; the same as `folder` for a base.
     """
 

@@ -51,9 +51,6 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     they were, and of noisy readings what `collect.policy_leader.JointFilter` makes of them.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
-    Args:
-        policy: as for `load_policy`.
-
     Raises:
         UnusableInputError: nothing to take out, a policy of another arm, or one that sees pictures
             where the camera has moved.

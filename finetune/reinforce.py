@@ -296,7 +296,6 @@ class Rounds:
     Args:
         spec: `steps` rounds of `batch_size` attempts.
         cell: where; some of a round's attempts are in the nominal one.
-        learner: whose policy attempts.
         told: called with each round's successes, by what it is called in `rounds.jsonl`.
     """
 
@@ -358,11 +357,7 @@ _NOTHING: Final = Decisions({}, *(np.zeros(0) for _ in range(3)))
 
 @dataclass
 class GroupLearner(Learner):
-    """A policy with an adapter that learns from groups of attempts; rounds tell its success.
-
-    Attributes:
-        module: PEFT's wrapper of it.
-    """
+    """A policy with an adapter that learns from groups of attempts; rounds tell its success."""
 
     bundle: act.ActBundle
     module: torch.nn.Module

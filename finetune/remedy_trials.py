@@ -52,10 +52,7 @@ def try_remedies(
 
     Args:
         about: what the commands are filled in with; it has a twin.
-        dimensions: causes, the leading one first.
-        images: the policy sees pictures.
         say: told what goes on, a line each.
-        type_command: runs one of gaploop's commands.
 
     Raises:
         UnusableInputError: the policy can't be tried in the twin as it is.

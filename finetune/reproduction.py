@@ -12,8 +12,6 @@ over what was left open, too. Their draws come from a Bayesian bootstrap over sc
 with one scene's weight on the extremes, so that no interval closes where every scene ended alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -22,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +86,6 @@ class StationFailures:
     """What is known of a station's rollouts.
 
     Attributes:
-        modes: mode and phase of each failure.
         rate_known: whether all rollouts were kept, so that they tell how often it fails.
         replayed: failures whose commands were replayed in the twin.
         followed: those of them that the twin followed row for row to their end.
@@ -104,7 +101,7 @@ class StationFailures:
     @classmethod
     def of(
         cls, takes: Sequence[Take], arm: str, sees: str, followed: Mapping[str, bool] | None = None
-    ) -> StationFailures:
+    ) -> Self:
         """Return what takes say of the station, by the same rules as rollouts in the cell.
 
         Args:
@@ -437,7 +434,6 @@ def _leading(
     """Return how likely each cause brings most failures, a fair share of them, and what share.
 
     Args:
-        causes: of the columns.
         brought: draws of the points that each costs, shape (DRAWS, len(causes)).
         alike_p: of the twin failing in the station's ways, and no more often; where one is
             unlikely, what was not measured is the likelier the smaller it is (Sellke, Bayarri and
@@ -553,47 +549,55 @@ def reweighed(
     return tuple(changed)
 
 
-def in_the_cell(
+def in_the_twin(
     policy: str | Path,
     twin: Twin,
-    task: str,
+    takes: Sequence[Take],
+    sees: str,
     *,
     n: int,
     workers: int,
     folder: Path,
-    sees: str,
-    max_s: float,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None] = lambda _rollouts: None,
 ) -> RollOut:
-    """Return what rolls a policy out in the simulated cell, with a twin's mechanisms put in.
+    """Return what rolls a policy out with a twin's mechanisms put in.
+
+    In the simulation that the twin names modes of failures aren't told. Where replays found the
+    scenes there that the station's episodes began in, among the first ones, it is rolled out in
+    those: whether a twin fails where the station did is no chance there.
 
     Args:
-        task: what takes call it, or the cell's name of it.
-        folder: keeps rollouts as they come; what it holds isn't rolled out again.
-        sees: the evidence tier by which modes are told, that of the station's takes.
-        max_s: longest rollout [simulated s], as long as the station's attempts.
+        takes: the station's, whose task it is, and whose longest attempt is the longest rollout.
+        sees: the evidence tier by which modes are told, that of the takes.
         progress: called with the number of rollouts just finished.
     """
 
-    def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
+    def told(done: Sequence[Rollout]) -> None:
+        progress(len(done))
+
+    def in_a_world(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
+        from gaploop.finetune.lerobot_gym import evaluate_gym
+        from gaploop.sim.lerobot_worlds import world_of
+        from gaploop.sim.world import WorldSpec
+
+        (env, roles), seed = world_of(twin), 0 if twin.fit.get("followed") else SCENES
+        parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), ""])
+        spec = WorldSpec(roles=roles, parameters=parameters, randomise=left_open)
+        return evaluate_gym(
+            policy, env, n, seed=seed, batch=workers, folder=cell, spec=spec, on_rollouts=told
+        ).outcomes
+
+    def in_the_cell(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
+        task, max_s = takes[0].info.task, attempt_s(takes, twin.arm)
         how = [str(policy), task, f"{sees} {max_s:g}"]
         parameters, left_open, cell = in_twin(folder, twin, mechanisms, how)
         return evaluate(
-            policy,
-            n,
-            seed=SCENES,
-            workers=workers,
-            task=find_task(task),
-            progress=progress,
-            folder=cell,
-            robot=twin.arm,
-            parameters=parameters,
-            randomise=left_open,
-            sees=sees,
+            policy, n, seed=SCENES, workers=workers, task=find_task(task), on_rollouts=told,
+            folder=cell, robot=twin.arm, parameters=parameters, randomise=left_open, sees=sees,
             max_s=max_s,
-        ).outcomes
+        ).outcomes  # fmt: skip
 
-    return roll_out
+    return in_a_world if twin.world else in_the_cell
 
 
 def in_twin(
@@ -617,38 +621,6 @@ def in_twin(
     cell = folder / digest[:16]
     cell.mkdir(parents=True, exist_ok=True)
     return parameters, left_open, cell
-
-
-def in_a_world(
-    policy: str | Path,
-    twin: Twin,
-    *,
-    n: int,
-    workers: int,
-    folder: Path,
-    progress: Callable[[int], None],
-) -> RollOut:
-    """Return the same in the simulation that a twin names; modes of failures aren't told.
-
-    Where replays found the scenes that the station's episodes began in, among the first ones, it is
-    rolled out in those: whether a twin fails where the station did is no chance there.
-    """
-    from gaploop.finetune.lerobot_gym import evaluate_gym
-    from gaploop.sim.lerobot_worlds import world_of
-    from gaploop.sim.world import WorldSpec
-
-    env, roles = world_of(twin)
-    seed = 0 if twin.fit.get("followed") else SCENES
-
-    def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
-        parameters, left_open, cell = in_twin(folder, twin, mechanisms, [str(policy), ""])
-        spec = WorldSpec(roles=roles, parameters=parameters, randomise=left_open)
-        return evaluate_gym(
-            policy, env, n, seed=seed, batch=workers, folder=cell, spec=spec,
-            on_rollouts=lambda done: progress(len(done)),
-        ).outcomes  # fmt: skip
-
-    return roll_out
 
 
 def reproduced(
@@ -687,12 +659,9 @@ def reproduced(
             )
             found = replace(found, summary={**found.summary, "not_reproduced": why})
         return found
-    how: Any = {"n": n, "workers": workers, "folder": folder, "progress": progress}
-    if twin.world:
-        roll_out = in_a_world(policy, twin, **how)
-    else:
-        how |= {"sees": base.tier.value, "max_s": attempt_s(takes, twin.arm)}
-        roll_out = in_the_cell(policy, twin, takes[0].info.task, **how)
+    roll_out = in_the_twin(
+        policy, twin, takes, base.tier.value, n=n, workers=workers, folder=folder, progress=progress
+    )
     reproduction = reproduce(station, twin, roll_out)
     verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
     measured = {p.name.partition(".")[0] for p in twin.parameters if p.excited}

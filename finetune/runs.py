@@ -46,9 +46,6 @@ def run_of(folder: Path, identity: str) -> dict[str, Any]:
 def withdrawn_from(folder: Path, identity: str) -> str:
     """Say that a policy learned from a person who withdrew; "" where that isn't known.
 
-    Args:
-        identity: its `policy_id`.
-
     Raises:
         UnusableInputError: the register or a withdrawal's report can't be read.
     """

@@ -41,9 +41,7 @@ FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 """Settings that may differ in a run that is gone on with, after it ran out of memory."""
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
-PROGRESS: Final = (
-    "step", "recent", "held_out", "best", "best_step", "is_settled",
-)  # fmt: skip
+PROGRESS: Final = ("step", "recent", "held_out", "best", "best_step", "is_settled")
 """What of a run a checkpoint holds beside weights and optimiser, by its names here and there."""
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
 """What tells a checkpoint from another file of PyTorch's."""
@@ -84,7 +82,6 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        weights_sha256: of the trained weights.
     """
 
     steps: int
@@ -112,7 +109,6 @@ def train(
     Args:
         learner: what to train; only parameters that require gradients change.
         folder: where checkpoint.pt and metrics.jsonl go.
-        device: of torch.
 
     Raises:
         UnusableInputError: the loss is not finite, memory runs out (a checkpoint is kept), or

@@ -33,7 +33,6 @@ def run_jobs[J, R](
 
     Args:
         work: a function that other processes can import.
-        jobs: its arguments, to be pickled.
         ray: address of a Ray cluster whose machines do the work instead, such as `auto` or
             `ray://head:10001`; `local` starts one here. "" for none.
         on_cores: called with how many processes, each with a core, do the work.

@@ -123,6 +123,8 @@ ALIKE: Final = 1e-3
 """Scenes whose states are as close to a take's start, up to this, are told apart by pictures."""
 type Pair = tuple[int, int]
 type Pictures = Mapping[str, NDArray[np.uint8]]
+type Values = Mapping[str, Mapping[str, float]]
+"""Mechanism to the values of its parameters."""
 
 
 @dataclass(frozen=True)
@@ -251,9 +253,7 @@ def fit_world(
 
 
 def _best(
-    fitter: _Replays,
-    held: Mapping[str, Mapping[str, float]],
-    before: FloatArray,
+    fitter: _Replays, held: Values, before: FloatArray
 ) -> tuple[_Tried | None, _Tried | None]:
     """Return the gap that explains most beside those held, and the next of another dimension.
 
@@ -281,29 +281,19 @@ def _best(
     return best, next((t for t in tried if t.key.partition(".")[0] != dimension), None)
 
 
-def _halved(
-    ahead: _Tried,
-    tried: Sequence[_Tried],
-    fitter: _Replays,
-    held: Mapping[str, Mapping[str, float]],
-) -> list[_Tried]:
+def _halved(ahead: _Tried, tried: Sequence[_Tried], fitter: _Replays, held: Values) -> list[_Tried]:
     """Try the severities half way to those next to the best one."""
     same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]
     between = [0.5 * (ahead.severity + end) for end in _around(ahead, same)]
     return [fitter.put_in(ahead.key, ahead.seed, s, held) for s in between]
 
 
-def _closest(
-    best: _Tried,
-    fitter: _Replays,
-    held: Mapping[str, Mapping[str, float]],
-    before: FloatArray,
-) -> _Tried:
+def _closest(best: _Tried, fitter: _Replays, held: Values, before: FloatArray) -> _Tried:
     """Come closer to the size of a gap that leads as long as that pays.
 
     Else what its size is off by looks like a second gap.
     """
-    same = [t for t in fitter.known if (t.key, t.seed) == (best.key, best.seed)]
+    same = fitter.like(best)
     for _ in range(0 if fitter.is_late else MOST_CLOSER):
         same += _halved(best, same, fitter, held)
         ahead = max(same, key=lambda t: t.gain(before))
@@ -322,7 +312,7 @@ def _around(best: _Tried, same: Sequence[_Tried]) -> tuple[float, float]:
 
 def _parameters(best: _Tried, fitter: _Replays) -> Iterator[TwinParameter]:
     """Yield the values of a gap, each as wide as to the next severities that replay worse."""
-    same = [t for t in fitter.known if (t.key, t.seed) == (best.key, best.seed)]
+    same = fitter.like(best)
     of, around = {t.severity: t for t in same}, _around(best, same)
     for parameter in all_mechanisms()[best.key].parameters:
         name, nominal = parameter.name, parameter.nominal
@@ -417,7 +407,6 @@ class _Replays:
     Attributes:
         done: replays so far, each of all takes.
         total: how many there will be, as far as is known.
-        known: what was tried.
         missing: gaps that can't be set in this simulation, each with what lacks.
         choose: takes by which gaps are compared.
         confirm: rows of those by which the best of them is confirmed.
@@ -443,12 +432,9 @@ class _Replays:
         self._off = SAME * np.where(self._range > 1e-6, self._range, np.inf)
         n = len(self.starts)
         self.choose, self.confirm = self.starts[: -(-n // 2)], slice(n // 2, n)
-        world = GymWorld(env.make, WorldSpec(roles=roles))
-        try:
+        with contextlib.closing(GymWorld(env.make, WorldSpec(roles=roles))) as world:
             can, self._as_it_is = world.parameters(), world.as_it_is()
             self._inside = world.surveyed()
-        finally:
-            world.close()
         unseen = () if any(s.take.cameras for s in self.starts) else PICTURES
         self._keys = [k for k, no in can.items() if not no and k.partition(".")[0] not in unseen]
         self.missing = {key: lacks for key, lacks in can.items() if lacks}
@@ -460,8 +446,7 @@ class _Replays:
         usable = [t for t in usable if len(t.frames) > 1]
         if not usable:
             raise UnusableInputError("The episodes have no commands and states to replay.")
-        attempts = self._attempts(WorldSpec())
-        try:
+        with contextlib.closing(self._attempts(WorldSpec())) as attempts:
             width = attempts.action_space.shape
             if (usable[0].frames.action.shape[1],) != width:
                 raise UnusableInputError(
@@ -476,8 +461,6 @@ class _Replays:
                 seen, _ = attempts.reset(seed=k)
                 scenes.append(state_in(seen).astype(np.float64))
                 pictures.append(_shown(seen))
-        finally:
-            attempts.close()
         first = np.array(scenes)
         wholes = [_states_of(t, first.shape[1]) for t in usable]
         states = np.concatenate(wholes)
@@ -535,9 +518,11 @@ class _Replays:
                     found.append((key, seed))
         return found
 
-    def put_in(
-        self, key: str, seed: int, severity: float, held: Mapping[str, Mapping[str, float]]
-    ) -> _Tried:
+    def like(self, gap: _Tried) -> list[_Tried]:
+        """Return what was tried of a gap, in its direction, at any severity."""
+        return [t for t in self.known if (t.key, t.seed) == (gap.key, gap.seed)]
+
+    def put_in(self, key: str, seed: int, severity: float, held: Values) -> _Tried:
         """Replay with a gap beside those held."""
         mechanism = all_mechanisms()[key]
         drawn = mechanism.draw(np.random.default_rng(seed), severity)
@@ -601,7 +586,7 @@ class _Replays:
         n = round(WHOLE_S / self.period_s)
         return start.whole[:n], start.take.frames.action[:n]
 
-    def followed(self, held: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
+    def followed(self, held: Values) -> dict[str, bool]:
         """Return, by uid, which takes the simulation with what was found follows to their end."""
         told = list[FloatArray]()
         spec = WorldSpec(roles=self._roles, parameters=held)
@@ -724,7 +709,7 @@ class _Replays:
             attempts = self._attempts(spec)
         except UnavailableError:
             return worst
-        try:
+        with contextlib.closing(attempts):
             reset, rows, kept = -1, list[FloatArray](), [] if states is None else states
             pictures = list[Pictures]()
             for number, start in enumerate(starts):
@@ -751,8 +736,6 @@ class _Replays:
             if keep:
                 self.as_it_was, self.shown = kept, pictures
             return np.maximum(np.stack(rows), FLOOR)
-        finally:
-            attempts.close()
 
     def _states(
         self, attempts: GymAttempts, seen: Any, sent: FloatArray, wanted: FloatArray, until: int,

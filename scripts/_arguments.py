@@ -58,10 +58,8 @@ class Option:
 
     Attributes:
         name: with dots, without dashes, such as `dataset.root`.
-        kind: its type, without None.
         default: what it is unless given; MISSING where it must be given.
         differs: the default differs from that of the dataclass it stands in.
-        help: what it means, in words.
         choices: the only values it may take, if it is a choice.
     """
 
@@ -104,7 +102,6 @@ def find_options(
         config_class: the dataclass. Fields with the metadata `{"option": False}` are none.
         chosen: option such as `robot` to the type chosen for it.
         default: an instance whose values stand where nothing is given.
-        prefix: what stands before each name.
     """
     hints = typing.get_type_hints(config_class)
     for spec in dataclasses.fields(config_class):
@@ -183,7 +180,6 @@ def parse(
     Args:
         config_class: the command's dataclass. Options of the groups that its `UNREAD` names are
             left out, whatever they are, and what they are given.
-        argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
             a list and episodes all that are left.
         program: what a user types to call it, for messages.

@@ -188,18 +188,11 @@ def _keep(
         for line in lines:
             log.info("%s", line)
         raise UnusableInputError(f"Refused: {' '.join(refused)} See {folder}")
-    saved = _save(config, ("cameras", camera, part), {**result.to_json(), **more}, lines)
+    place, values = ("cameras", camera, part), options.jsonable({**result.to_json(), **more})
+    saved = store.save_part(store.calibration_path(config.station), place, values)
+    lines.append(f"Saved as {'.'.join(place)} in {saved.path} ({saved.id}).")
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
-
-
-def _save(
-    config: CalibrateConfig, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
-) -> store.CellCalibration:
-    """Set one part of the calibration file, and add to `lines` where it went."""
-    saved = store.save_part(store.calibration_path(config.station), place, options.jsonable(values))
-    lines.append(f"Saved as {'.'.join(place)} in {saved.path} ({saved.id}).")
-    return saved
 
 
 def _not_found(missed: list[str]) -> str:

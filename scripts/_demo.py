@@ -64,7 +64,6 @@ class DemoCell:
     row: tuple[str, ...]
     before: Evaluation
     after: Evaluation | None
-    nominal_after: Evaluation | None
     verdict: Verdict | None
     ids: Mapping[str, str]
 
@@ -168,7 +167,7 @@ def _close_the_gap(at: Path, nominal: Path, cell: Cell, type_: Type) -> DemoCell
         "plan": f"{plan.id}, of diagnosis {plan.diagnosis}",
         **({"policy": after.policy} if after else {}),
     }
-    return DemoCell(at, row, before, after, nominal_after, verdict, ids)
+    return DemoCell(at, row, before, after, verdict, ids)
 
 
 def _carried_out(plan: Plan, type_: Type) -> tuple[str, Sequence[str], bool]:

@@ -28,6 +28,7 @@ from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.finetune.runs import withdrawn_from
@@ -38,7 +39,6 @@ from gaploop.teleop.checks import (
     By,
     CheckResult,
     Level,
-    Person,
     all_usable,
     calibrations,
     cameras,
@@ -201,7 +201,7 @@ def _on_robot(
             return
         yield CheckResult("arm", Level.OK, f"{checked.robot} answers")
         try:
-            yield from _on_the_arm(config, policy, follower, seen, clock, Terminal())
+            yield from _on_the_arm(config, policy, follower, seen, clock, station)
         except DeviceError as error:
             yield CheckResult("arm", Level.FAIL, str(error), "Fix it and check again.")
 
@@ -212,11 +212,10 @@ def _on_the_arm(
     follower: Follower,
     seen: Sequence[CameraSource],
     clock: Clock,
-    person: Person,
+    station: Station,
 ) -> Iterator[CheckResult]:
-    station = lerobot_types.station_for(config.robot, config.station)
-    is_real = station.domain is Domain.REAL
-    pictures = list(check_pictures(seen, clock, is_real))
+    person = Terminal()
+    pictures = list(check_pictures(seen, clock, station.domain is Domain.REAL))
     yield from pictures
     figures = camera_figures(pictures)
     figures += rest_figures(follower.joint_names, follower.read().position_rad)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import logging
 import os
 import shlex
 import sys
@@ -44,7 +43,6 @@ from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.sim.views import OVERHEAD
 
-log = logging.getLogger(__name__)
 ENDED: Final = ("steps", "best_step", "weights_sha256", "loss")
 """What `--json` says of a training's end, in the words of its result."""
 
@@ -54,7 +52,6 @@ class FinetuneResult:
     """What came of `finetune`.
 
     Attributes:
-        policy: the adapter or policy, and how its training ended.
         share_real: share of real samples in a batch; None where a mixture says.
         rounds: lines of rounds.jsonl that were added, where it was reinforced.
     """
@@ -129,9 +126,6 @@ def attempts_words(rounds: Sequence[Mapping[str, float]]) -> str:
 @command
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Train a policy once and write its run folder.
-
-    Args:
-        config: the command's options.
 
     Raises:
         UnusableInputError: options or data don't go together; why, and how to fix it.

@@ -56,22 +56,14 @@ def run(config: ReviewConfig) -> int:
         remember_units(store.root, config.units)
         store = open_labelled(root)
 
-    def say(address: str) -> None:
-        text = f"{options.counted(len(store.episodes), 'episode')}. Open {address}\nCtrl-C ends it."
-        print(text, file=sys.stderr, flush=True)
-
     session = LabelSession(store, author, found, use_suggestions=config.suggestions)
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as name:
         media = Path(name)
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene, config.station)
         try:
-            serve(
-                partial(build, site, store.root.resolve().parent),
-                config.port,
-                say,
-                browser=sys.stdout.isatty(),
-            )
+            episodes = options.counted(len(store.episodes), "episode")
+            _serve(config, site, store.root.resolve().parent, f"{episodes}. ")
         finally:
             if suggester is not None:
                 suggester.close()
@@ -100,9 +92,14 @@ def _show_project(config: ReviewConfig) -> int:
     if config.json:
         options.emit(True, found)
         return 0
+    _serve(config, None, found.root)
+    return 0
+
+
+def _serve(config: ReviewConfig, site: ReviewSite | None, folder: Path, what: str = "") -> None:
+    """Serve the page until Ctrl-C; say where, behind `what`."""
 
     def say(address: str) -> None:
-        print(f"Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
+        print(f"{what}Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
 
-    serve(partial(build, None, found.root), config.port, say, browser=sys.stdout.isatty())
-    return 0
+    serve(partial(build, site, folder), config.port, say, browser=sys.stdout.isatty())

@@ -121,17 +121,9 @@ def _rolled_out(config: Any) -> tuple[RolloutDriver, SessionWatch, RecordResult]
     end = session.record(about, quotas, root, journal, resume=resume)
     if assigned is not None:
         assigned.report(driver.attempts)
-    result = RecordResult(
-        end,
-        journal,
-        root,
-        session.published,
-        plan="",
-        evidence=evidence_of(config.robot, station),
-        campaign=None,
-        push=push_after(config.dataset, root, end.signals),
-    )
-    return driver, watched, result
+    evidence = evidence_of(config.robot, station)
+    push = push_after(config.dataset, root, end.signals)
+    return driver, watched, RecordResult(end, journal, root, session.published, evidence, push)
 
 
 def _assigned(
@@ -211,11 +203,9 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
         "resets": resets,
         "interrupted": bool(end.signals),
     }
-    words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
     text = (
-        f"{options.counted(len(end.takes), 'rollout')} ({words}; {helped} with help) in "
-        f"{result.journal}; "
-        f"{result.published} published to {result.root}."
+        f"{options.counted(len(end.takes), 'rollout')} ({result.words}; {helped} with help) in "
+        f"{result.journal}; {result.published} published to {result.root}."
     )
     if resets:
         alone = sum(reset["by"] != "person" for reset in resets)

@@ -20,8 +20,6 @@ Nothing heavy is imported until a command is known: `gaploop --help` reads the f
 `command` makes a function of what a command does: `gaploop.diagnose("rollouts", output_dir="out")`.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -72,7 +70,7 @@ _EXTRAS: Final[Mapping[str, str]] = {
 """The extra that brings packages which an installation without extras lacks."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
-_WIDTH: Final = 96
+_WIDTH, _INDENT = 96, " " * 8
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = ".discover_packages_path="
 
@@ -183,18 +181,16 @@ def _extra_with(package: str, command: str, arguments: list[str]) -> str:
     return "robot" if command in ("record", *GROUPS["drive"]) else "train"
 
 
-def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
+def run_module(module: ModuleType, command: str, given: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
-    if any(_DISCOVER in argument for argument in arguments):
+    if any(_DISCOVER in argument for argument in given):
         from gaploop.collect.lerobot_types import discover
 
-        arguments = discover(arguments)
-    own = given = arguments
+        given = discover(given)
     from gaploop.scripts._arguments import parse, require_inputs
 
     passes_on = hasattr(module, "PASSED_ON") and "--" in given
-    if passes_on:
-        own = given[: given.index("--")]
+    own = given[: given.index("--")] if passes_on else given
     if not _HELP & set(own):
         require_inputs(own, positional(module))
     # LeRobot's devices, on a busy machine, or what a command imports to do its work.
@@ -209,8 +205,10 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         setattr(config, module.PASSED_ON, given[len(own) + 1 :])
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         try:
+            package, _, name = module.__name__.rpartition(".")
             with loading(program):
-                body = _with_run(module)
+                has_run = hasattr(module, "run")
+                body = module if has_run else importlib.import_module(f"{package}._{name}")
             return int(body.run(config) or 0)
         except SystemExit as stop:
             if stop.code:
@@ -221,12 +219,6 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
             ) from stop
 
 
-def _with_run(module: ModuleType) -> ModuleType:
-    """Return the module in which a command's `run` is."""
-    package, _, name = module.__name__.rpartition(".")
-    return module if hasattr(module, "run") else importlib.import_module(f"{package}._{name}")
-
-
 def positional(module: ModuleType) -> tuple[str, ...]:
     """Return the options that a command's arguments without a name fill, in order."""
     names = getattr(module, "POSITIONAL", "dataset.root")
@@ -235,9 +227,7 @@ def positional(module: ModuleType) -> tuple[str, ...]:
 
 def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
     """Return the dataclass of a command's options, by what the arguments choose."""
-    made: type | None = None
-    if hasattr(module, "config_class_for"):
-        made = module.config_class_for(arguments)
+    made: type | None = getattr(module, "config_class_for", lambda _arguments: None)(arguments)
     if made is not None:
         return made
     made = getattr(module, f"{command.title().replace('-', '')}Config")
@@ -308,7 +298,10 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
             value = getattr(option.default, "value", option.default)
             value = list(value) if isinstance(value, tuple) else value  # as it is typed
             words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
-        lines += [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
+        lines += [f"  --{option.name}={option.metavar}"]
+        lines += textwrap.wrap(
+            words.strip(), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+        )
     if example:
         lines += ["", "example:", textwrap.indent(example, "  ")]
     more = len([option for option in rare if option.name != "json"])
@@ -316,10 +309,6 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
         lines += ["", f"{more} more option{'s' * (more > 1)}: {program} --help=all"]
     lines += ["" * (more > 0), "--config_path, --json: gaploop --help"][more > 0 :]
     return "\n".join(lines)
-
-
-def _wrap(words: str) -> list[str]:
-    return textwrap.wrap(words, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
 
 
 class Terminated(KeyboardInterrupt):

@@ -8,9 +8,7 @@ POSITIONAL: Final = ("action", "roots")
 ACTIONS: Final = (
     "delete", "keep", "split", "trim", "correct", "force", "retag", "merge", "harmonise",
 )  # fmt: skip
-RARE = (
-    "spec", "rename_map", "reencode", "subtract", "swap", "to", "set",
-)  # fmt: skip
+RARE = ("spec", "rename_map", "reencode", "subtract", "swap", "to", "set")
 EXAMPLE: Final = """
 gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
 gaploop edit delete recordings/pick --episodes='[3, 7]' --yes

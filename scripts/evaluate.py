@@ -11,17 +11,9 @@ from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
 
 RARE: Final = (
-    *(
-        "policy.fps",
-        "policy.threads",
-        "policy.device",
-        "policy.format",
-        "env.gaps_module",
-        "env.gap_seed",
-        "env.robot",
-    ),
-    *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
-    "speed_scale",
+    *("policy.fps", "policy.threads", "policy.device", "policy.format", "env.gaps_module"),
+    *("env.gap_seed", "env.robot", "env.randomise", "env.task", "env.conditions"),
+    *("rollouts", "seed", "workers", "max_s", "speed_scale"),
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100

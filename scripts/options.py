@@ -52,11 +52,9 @@ class DatasetFolder:
     root: Path | None = None
     """Folder of the dataset or journal."""
 
-    def folder(self, command: str = "") -> Path:
-        """Return `root`; UnusableInputError without. `command`: one that takes it bare."""
-        bare = f"Which folder? Name it: gaploop {command} DIR"
-        named = "Which dataset? Name its folder with --dataset.root=DIR."
-        return required(self.root, bare if command else named)
+    def folder(self) -> Path:
+        """Return `root`; UnusableInputError without."""
+        return required(self.root, "Which dataset? Name its folder with --dataset.root=DIR.")
 
 
 @dataclass

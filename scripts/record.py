@@ -107,10 +107,8 @@ class RecordResult:
     """What came of a session, as `end`, and where its episodes are.
 
     Attributes:
-        reports: every publication.
         plan: id of the plan that was followed, or "".
         evidence: what the episodes are evidence of, such as sim-to-sim.
-        campaign: how far the plan has come.
         push: what became of `--dataset.push_to_hub`.
     """
 
@@ -118,16 +116,21 @@ class RecordResult:
     journal: Path
     root: Path
     reports: Sequence[PublishReport]
-    plan: str
     evidence: str
-    campaign: Mapping[str, Any] | None
     push: Mapping[str, Any] | None
+    plan: str = ""
+    campaign: Mapping[str, Any] | None = None
 
     @property
     def outcomes(self) -> dict[str, int]:
         """Outcome to the episodes that have it."""
         counts = {o.value: sum(take.outcome is o for take in self.end.takes) for o in Outcome}
         return {name: count for name, count in counts.items() if count}
+
+    @property
+    def words(self) -> str:
+        """How many episodes ended how."""
+        return ", ".join(f"{count} {name}" for name, count in self.outcomes.items()) or "none"
 
     @property
     def published(self) -> int:
@@ -180,8 +183,7 @@ def run(config: Any) -> int:
         return 0
     result = record(config)
     end = result.end
-    words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
-    text = f"{options.counted(len(end.takes), 'episode')} ({words}) in {result.journal}; "
+    text = f"{options.counted(len(end.takes), 'episode')} ({result.words}) in {result.journal}; "
     text += f"{result.published} published to {result.root}."
     if end.interrupted:
         text += " Stopped; go on with the same command and --resume."
@@ -266,16 +268,11 @@ def record(config: Any) -> RecordResult:
         progress=None if campaign is None else campaign.progress,
     )
     plan = None if campaign is None else campaign.plan
-    result = RecordResult(
-        end,
-        journal,
-        root,
-        session.published,
-        plan="" if plan is None else plan.id,
-        evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
-        campaign=None if campaign is None else campaign.as_json(),
-        push=push_after(dataset, root, end.signals),
-    )
+    evidence = evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes))
+    push = push_after(dataset, root, end.signals)
+    result = RecordResult(end, journal, root, session.published, evidence, push)
+    if campaign is not None:
+        result = replace(result, plan=campaign.plan.id, campaign=campaign.as_json())
     for line in end.gave_up:
         log.info("%s", line)
     if end.trip:

@@ -265,6 +265,7 @@ finetune/gate/attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=Tru
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
+finetune/lerobot_policy.py:_said | resolve(path) / name | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_twin | folder / digest[:16] | ours

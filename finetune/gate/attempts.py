@@ -349,7 +349,6 @@ def cell_attempts(
     """Yield what tries policies on tasks in simulation, one attempt at a time.
 
     Args:
-        policies: side to the folder of its policy.
         policy_format: how both compute, as of `load_policy`, on the best device there is.
         tells_phase: the embedded cell says in which phase an attempt failed, as `evaluate` does.
 
@@ -401,7 +400,7 @@ def _cell_tries(
                 won = check(StageEvidence(task.instruction, seen))
             failed = tells_phase and not won
             _, phase = category(memory.take(Outcome.FAILURE)) if failed else ("", "")
-            unsafe, lasted_s = take.reason == SAFETY_TRIP, _ms(take.duration_s)
+            unsafe, lasted_s = take.reason == SAFETY_TRIP, round(take.duration_s, 3)
             return AttemptResult(
                 "", attempt.number, won, unsafe, lasted_s, take.reason, phase=phase
             )
@@ -441,13 +440,9 @@ def _world_tries(
             found = drivers[side].attempts(config, made[side], [scene], scene + 1)
             won, lasted_s, reason = found[0]
             won = won and lasted_s <= task.timeout_s
-            return AttemptResult("", attempt.number, won, False, _ms(lasted_s), reason)
+            return AttemptResult("", attempt.number, won, False, round(lasted_s, 3), reason)
 
         yield attempted
-
-
-def _ms(duration_s: float) -> float:
-    return round(duration_s, 3)
 
 
 def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:

@@ -35,7 +35,7 @@ from gaploop.core.files import json_lines, read_json, write_json
 from gaploop.core.paths import plain_name
 from gaploop.core.suite import CanaryRules, Suite
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.gate.evidence import Wealth, rate_wealth
+from gaploop.finetune.gate.evidence import Wealth, log_evidence, rate_evidence
 from gaploop.finetune.gate.folder import GateFolder
 from gaploop.finetune.gate.judge import CANARY, StageAnswer, StageResult
 
@@ -71,7 +71,6 @@ class Report:
 
     Attributes:
         episode: number of the robot's episode, from 0; a second report of it is ignored.
-        candidate: the candidate drove it.
         safety: a safety event ended it.
     """
 
@@ -124,10 +123,10 @@ class Canary:
         self._unsafe = self._full = 0
         self.widened = ""
         """Why the whole fleet got it; "" until it does."""
-        target = max(SAFETY_TARGET, 3 * rules.max_safety_rate)
-        self._danger = rate_wealth(rules.max_safety_rate, target)
-        self._worse = Wealth(0.0, LOSS, SPREAD)
-        self._kept = Wealth(-margin, 0.0, SPREAD + margin**2)
+        target, spread = max(SAFETY_TARGET, 3 * rules.max_safety_rate), SPREAD + margin**2
+        self._danger = Wealth(lambda x: rate_evidence(x, rules.max_safety_rate, target))
+        self._worse = Wealth(lambda x: log_evidence(x[:, None], 0.0, LOSS, SPREAD))
+        self._kept = Wealth(lambda x: log_evidence(x[:, None], -margin, 0.0, spread))
 
     def lease(self, robot: str, now_s: float) -> Lease:
         """Return what a robot that is being heard of now may do."""
@@ -185,8 +184,9 @@ class Canary:
             if self._kept.peak >= math.log(1 / rules.alpha):
                 # The whole fleet is the candidate's; it is held to what the baseline did.
                 won, tried = self._baseline
-                limit = max(won / max(tried, 1) - self.rules.success_margin, 0.01)
-                self._worse = rate_wealth(1 - limit, min(1 - limit + 0.15, 1 - limit / 2))
+                lost = 1 - max(won / max(tried, 1) - self.rules.success_margin, 0.01)
+                target = min(lost + 0.15, (1 + lost) / 2)
+                self._worse = Wealth(lambda x: rate_evidence(x, lost, target))
                 self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
                 self._end(CanaryPhase.FULL, self.widened)
             elif self.episodes >= MOST * rules.episodes:
@@ -312,7 +312,6 @@ class AssignedPolicy:
 
     Args:
         source: file or http(s) address of `assignment.json`.
-        robot: this robot's name in the fleet.
         baseline: what drives unless told otherwise.
         load: loads a candidate by the name that the assignment has for it.
         journal: takes report lines where `source` is no file; else they go beside it.
@@ -378,17 +377,14 @@ class AssignedPolicy:
         if other is not None:
             until_s = datetime.fromisoformat(str(said["until"])).timestamp()
             lease = Lease(float(said["share"].get(self._robot, 0.0)), until_s)
-        self._tell(lease.share if now_s() < lease.until_s else 0.0)
-        is_turn = drives(int(said.get("seed", 0)), lease, self._robot, self.episode, now_s())
-        self._now, self.id = other if other is not None and is_turn else self._baseline
-        return self.id
-
-    def _tell(self, share: float) -> None:
-        """Say so where the candidate may drive more or fewer episodes from this one on."""
-        if share != self._share:
+        share = lease.share if now_s() < lease.until_s else 0.0
+        if share != self._share:  # from this episode on it may drive more or fewer
             what = f"{share:.0%} of episodes" if share else "no more: the baseline drives"
             log.warning("Episode %d: the candidate drives %s.", self.episode, what)
         self._share = share
+        is_turn = drives(int(said.get("seed", 0)), lease, self._robot, self.episode, now_s())
+        self._now, self.id = other if other is not None and is_turn else self._baseline
+        return self.id
 
     def report(self, attempts: Attempts) -> None:
         """Append a line for each take whose outcome is known; one that a person helped failed."""

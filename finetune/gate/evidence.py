@@ -19,7 +19,8 @@ and luck of attempts taken together.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -86,39 +87,21 @@ class Wealth:
     """The wealth of `log_evidence` for rounds of one value, as they come in one by one.
 
     Attributes:
-        null, target, spread, low, prior: as there.
+        evidence: what it is against; returns the log after every value, shape (n,).
+        log_e: as it is now.
         peak: the most that it ever was.
     """
 
-    null: float
-    target: float
-    spread: float
-    low: float = -1.0
-    prior: float = PRIOR
+    evidence: Callable[[FloatArray], FloatArray]
     log_e: float = 0.0
     peak: float = 0.0
-    _count: int = 0
-    _sum: float = 0.0
-    _square: float = 0.0
+    _values: list[float] = field(default_factory=list)
 
     def add(self, x: float) -> None:
         """Take a value in."""
-        trust = self._count / (self._count + self.prior)
-        count = max(self._count, 1)
-        mean = self.target + trust * (self._sum / count - self.target)
-        second = self.spread + trust * (self._square / count - self.spread)
-        gain = max(self.target, mean) - self.null
-        stake = min(gain / max(second, gain**2), CAP / (self.null - self.low))
-        self.log_e += math.log1p(stake * (x - self.null))
+        self._values.append(x)
+        self.log_e = float(self.evidence(np.array(self._values, dtype=np.float64))[-1])
         self.peak = max(self.peak, self.log_e)
-        self._count += 1
-        self._sum += x
-        self._square += (x - self.null) ** 2
-
-
-def rate_wealth(null: float, target: float) -> Wealth:
-    """Return the wealth of `rate_evidence`."""
-    return Wealth(null, target, null * (1 - null), 0.0, math.inf)
 
 
 def discordance(one: float, other: float) -> float:

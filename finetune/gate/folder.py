@@ -151,12 +151,7 @@ class AttemptResult:
 
 @dataclass(frozen=True)
 class Contest:
-    """What a gate is about; a folder holds one and only one.
-
-    Attributes:
-        baseline: id of the policy in use.
-        suite: SHA-256 of the suite.
-    """
+    """What a gate is about, a folder holds only one: ids of both policies, the suite's SHA-256."""
 
     baseline: str
     candidate: str
@@ -170,14 +165,14 @@ def only_gate(path: Path) -> Iterator[None]:
     Raises:
         UnusableInputError: another gate runs there.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(filelock.FileLock(path / LOCK, timeout=0))
-        except filelock.Timeout:
-            raise UnusableInputError(
-                f"Another gate is running in {path}. Wait for it, or stop it: the same command "
-                "then goes on where it was."
-            ) from None
+    try:
+        held = filelock.FileLock(path / LOCK, timeout=0).acquire()
+    except filelock.Timeout:
+        raise UnusableInputError(
+            f"Another gate is running in {path}. Wait for it, or stop it: the same command then "
+            "goes on where it was."
+        ) from None
+    with held:
         yield
 
 
@@ -280,7 +275,6 @@ def write_promotion(
     """Write `promotion.json` beside the gate's result, once all its files are final.
 
     Args:
-        suite: the suite's file, where it has one.
         recorded: the outcomes' file, where they were recorded elsewhere.
     """
     result = read_json(folder / RESULT)
@@ -297,7 +291,7 @@ def write_promotion(
         "sources": {str(path.absolute()): sha256(path) for path in (suite, recorded) if path},
         "versions": versions(),
     }
-    record["sha256"] = _own_hash(record)
+    record["sha256"] = commitment(record)
     write_json(folder / PROMOTION, record)
     return folder / PROMOTION
 
@@ -340,7 +334,3 @@ def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
         kept["lineage"] = shipped if file.name == LINEAGE else held["lineage"]
         return {"path": str(file.absolute()), "sha256": sha256(file), **kept}
     return None
-
-
-def _own_hash(record: Mapping[str, Any]) -> str:
-    return commitment({name: value for name, value in record.items() if name != "sha256"})

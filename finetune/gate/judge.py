@@ -5,8 +5,6 @@ round, and `compare`, a single look at two evaluations of a fixed size. `power_c
 the first attempt how often `judge_hardware` will promote.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -80,7 +78,7 @@ class Outcomes:
         """How many rounds are complete."""
         return self.success.shape[-3]
 
-    def first(self, rounds: int) -> Outcomes:
+    def first(self, rounds: int) -> "Outcomes":
         """Return the outcomes of the first rounds."""
         phase = None if self.phase is None else self.phase[..., :rounds, :, :]
         return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :], phase)
@@ -128,7 +126,6 @@ class GateStatement:
     Attributes:
         log_e: logs of the evidence after each round, shape (..., rounds).
         bound: where it counts as shown, likewise.
-        ends_only: as of `EvidenceTrack`.
     """
 
     message: str
@@ -155,7 +152,6 @@ def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, 
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
-        margin: of `GateDesign`.
 
     Returns:
         logs after every round, each of shape (..., rounds).
@@ -430,8 +426,6 @@ class Verdict:
     Attributes:
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
-        domain: where the difference was measured.
-        evidence: what that is evidence of, in words.
     """
 
     verdict: Answer

@@ -254,10 +254,8 @@ def run_gate(
             stages.append(
                 _contested(HARDWARE, gate, folder, suite.tasks, judge_station, say, gate.station)
             )
-        elif name == CANARY and gate.reports is not None:
-            canary = reported(suite, gate.reports, folder, gate.candidate)
-            stages.append(fleet_stage(canary, name))
-        elif canary is not None:
+        elif gate.reports is not None:
+            canary = canary or reported(suite, gate.reports, folder, gate.candidate)
             stages.append(fleet_stage(canary, name))
     gate.unchanged()
     if not stages:
@@ -353,11 +351,7 @@ FALSE: Final = ("0", "false", "no", "n", "failure")
 
 @dataclass(frozen=True)
 class Replay:
-    """Outcomes of a file.
-
-    Attributes:
-        outcomes: complete rounds.
-    """
+    """Outcomes of a file, in complete rounds."""
 
     tasks: tuple[str, ...]
     outcomes: Outcomes
@@ -384,7 +378,7 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
                 f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
                 f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
             )
-    rows = []
+    rows = list[tuple[str, str, str, list[float]]]()  # side, task, pair, what came of it
     for n, line in enumerate(lines, 2):
         where, side = f"{path}, line {n}", (line["policy"] or "").strip().lower()
         if side not in SIDES:
@@ -393,11 +387,11 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
         safety = _flag(line.get("safety") or "0", f"{where}, safety")
         task, pair, phase = ((line.get(name) or "").strip() for name in ("task", "pair", "phase"))
         place = place_of(success, one_of(Phase, "phase")(phase, where) if phase else "")
-        rows.append(_Row(side, success, safety, place, task, pair))
-    named = tuple(dict.fromkeys(row.task for row in rows))
+        rows.append((side, task, pair, [success, safety, place]))
+    named = tuple(dict.fromkeys(task for _, task, _, _ in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
-        named, rows = tasks, [replace(row, task=tasks[0]) for row in rows]
+        named, rows = tasks, [(side, tasks[0], pair, came) for side, _, pair, came in rows]
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
@@ -406,18 +400,18 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     pairs: dict[str, dict[str, list[list[float]]]] = {name: {} for name in tasks}
     waiting: dict[tuple[str, str], dict[str, list[float]]] = {}
     counts = Counter[tuple[str, str]]()
-    for row in rows:
-        key = row.pair or f"#{counts[row.task, row.side]}"
-        counts[row.task, row.side] += 1
-        half = waiting.setdefault((row.task, key), {})
-        if row.side in half:
+    for side, task, pair, came in rows:
+        key = pair or f"#{counts[task, side]}"
+        counts[task, side] += 1
+        half = waiting.setdefault((task, key), {})
+        if side in half:
             raise UnusableInputError(
-                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
-                "pairs so that each holds one attempt of both policies."
+                f"{path}: pair {pair} of task '{task}' names {side} twice. Number pairs so that "
+                "each holds one attempt of both policies."
             )
-        half[row.side] = [row.success, row.safety, row.place]
+        half[side] = came
         if len(half) == len(SIDES):
-            pairs[row.task][key] = [half[side] for side in SIDES]
+            pairs[task][key] = [half[side] for side in SIDES]
     if not tasks or not all(pairs.values()):
         lacking = [name for name, found in pairs.items() if name and not found] or ["the file"]
         raise UnusableInputError(
@@ -435,16 +429,6 @@ def suite_of(tasks: Iterable[str], where: str) -> Suite:
     """Return the suite of a file that comes without one: its tasks, with no pass rate to reach."""
     entries = tuple(SuiteTask(name or "recorded outcomes", min_pass_rate=0.0) for name in tasks)
     return Suite("recorded outcomes", entries, where=where)
-
-
-@dataclass(frozen=True)
-class _Row:
-    side: str
-    success: bool
-    safety: bool
-    place: float
-    task: str
-    pair: str
 
 
 def _flag(value: str | None, where: str) -> bool:

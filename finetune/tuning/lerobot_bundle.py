@@ -158,8 +158,6 @@ def open_bundle(
     Args:
         config: as `read_config` gave it; says where the policy is.
         meta: LeRobot metadata of the data, with their statistics.
-        signature: of the data.
-        stats: one of `work.STATS`.
         rename: the dataset's name of a feature to the policy's.
 
     Raises:

@@ -209,7 +209,6 @@ class LeRobotLearner:
 
     Attributes:
         module: what is trained: the policy itself, or PEFT's wrapper of it.
-        dataset: where the frames of held-out takes are.
     """
 
     bundle: act.ActBundle
@@ -219,7 +218,7 @@ class LeRobotLearner:
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the policy's own loss of a batch in LeRobot units."""
-        value, _ = cast(Any, self.module)(self._inputs(batch))
+        value, _ = cast(Any, self.module)(self.bundle.preprocessor(batch))
         return cast(torch.Tensor, value)
 
     def held_out_error(self) -> float:
@@ -237,13 +236,9 @@ class LeRobotLearner:
                 chosen = take.frames[places.round().astype(int)]  # evenly spaced
                 batch = collated(self.dataset, _keys(np.full(len(chosen), take.dataset), chosen))
                 torch.manual_seed(SEED)
-                value, _ = policy.forward(self._inputs(batch))
+                value, _ = policy.forward(self.bundle.preprocessor(batch))
                 errors[take.episode.info.uid] = float(value.item())
         return errors
-
-    def _inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = self.bundle.preprocessor(batch)
-        return made
 
 
 def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> MixtureDataset:
@@ -276,10 +271,8 @@ class TakeBatches(torch.utils.data.Dataset[Tensors]):
     """Batches for a training of one or more processes, as a dataset of steps.
 
     Args:
-        batch_size: samples per step and process.
         drop_last: frames at the end of a take that the policy doesn't want to start from.
         workers: processes that fetch ahead; 0 fetches in this one.
-        alter: changes every batch; nothing if None.
     """
 
     def __init__(

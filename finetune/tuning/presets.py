@@ -53,9 +53,7 @@ class TrainSpec:
 
     Attributes:
         final_lr: learning rate at the last step, as a fraction of `lr`.
-        warmup_steps: linear warm-up.
         weight_decay: AdamW's, on matrices only.
-        grad_clip: largest gradient norm.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
         precision: `no`, or `bf16` to compute losses in bfloat16; weights stay as they are.

@@ -69,12 +69,7 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
 
 @dataclass(frozen=True)
 class TakeNote:
-    """What deciding needs to know of a take.
-
-    Attributes:
-        dimensions: gap dimension to weight.
-        index: episode index in its dataset.
-    """
+    """What deciding needs to know of a take."""
 
     uid: str
     session: str = ""
@@ -192,11 +187,7 @@ def grouped(takes: Iterable[TakeNote]) -> dict[str, list[TakeNote]]:
 
 
 def by_group(errors: Mapping[str, float], takes: Iterable[TakeNote]) -> dict[str, dict[str, float]]:
-    """Return the mean error of each session and each dimension: `by_session`, `by_dimension`.
-
-    Args:
-        errors: uid to error.
-    """
+    """Return the mean error of each session and each dimension: `by_session`, `by_dimension`."""
     parts: dict[str, dict[str, list[float]]] = {"session": {}, "dimension": {}}
     for take in takes:
         if take.uid not in errors:

@@ -37,7 +37,7 @@ def test_conditions_are_tried_one_at_a_time_and_called_sim_to_sim() -> None:
         gaps={"visual_domain": 0.5},
         workers=1,
         max_s=SHORT_S,
-        progress=told.append,
+        on_rollouts=lambda done: told.append(len(done)),
     )
     assert set(result.by_condition) == {"nominal", "distractors=2"}
     assert sum(told) == result.trials == 4

@@ -154,27 +154,28 @@ def test_without_a_base_nothing_is_compared() -> None:
 
 
 def test_an_evaluation_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    given_ = {"conditions": [{}, {"distractors": 2}], "workers": 1, "max_s": SHORT_S}
-    whole = evaluate("base", 6, **given_)  # type: ignore[arg-type]
+    given_: dict[str, Any] = {"workers": 1, "max_s": SHORT_S}
+    given_ |= {"conditions": [{}, {"distractors": 2}]}
+    whole = evaluate("base", 6, **given_)
 
     def stop(done: object) -> None:
         if done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate("base", 6, folder=tmp_path, on_rollouts=stop, **given_)  # type: ignore[arg-type]
+        evaluate("base", 6, folder=tmp_path, on_rollouts=stop, **given_)
     kept = len((tmp_path / ROLLOUTS).read_text().splitlines()) - 1
     assert 0 < kept < 12
     with (tmp_path / ROLLOUTS).open("a") as stream:
         stream.write("5,nominal,Tr")  # what a kill may leave
-    told: list[int] = []
-    resumed = evaluate("base", 6, folder=tmp_path, progress=told.append, **given_)  # type: ignore[arg-type]
-    assert resumed == whole
+    told = list[int]()
+    given_ |= {"folder": tmp_path, "on_rollouts": lambda done: told.append(len(done))}
+    assert evaluate("base", 6, **given_) == whole
     assert told[0] == kept
     assert sum(told) == 12
-    again: list[int] = []
-    assert evaluate("base", 6, folder=tmp_path, progress=again.append, **given_) == whole  # type: ignore[arg-type]
-    assert again == [12], "nothing is rolled out twice"
+    told.clear()
+    assert evaluate("base", 6, **given_) == whole
+    assert told == [12], "nothing is rolled out twice"
 
 
 def test_a_folder_holds_one_policy_in_one_cell(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gaploop.finetune import world_twin
 from gaploop.finetune.gate.attempts import cell_attempts
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
-from gaploop.finetune.reproduction import in_a_world
+from gaploop.finetune.reproduction import in_the_twin
 from gaploop.finetune.world_twin import _news, _Replays, fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps import all_mechanisms
@@ -155,10 +155,9 @@ def test_a_twin_is_rolled_out_in_the_scenes_of_its_station(tmp_path: Path) -> No
     """A twin of a right delay failed in 0 of 6 other scenes, the station in 3 of 6."""
     takes = recorded(tmp_path / "takes", {"actuator_response.latency": 0.5})
     twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
-    how: Any = {"n": 6, "workers": 1, "progress": lambda _done: None}
-    rolled_out = in_a_world(SCRIPT, twin, folder=tmp_path, **how)(twin.mechanisms)
+    rolled_out = in_the_twin(SCRIPT, twin, takes, "lerobot", folder=tmp_path, n=6, workers=1)
     went_well = [take.outcome is Outcome.SUCCESS for take in takes]
-    assert [rollout.success for rollout in rolled_out] == went_well
+    assert [rollout.success for rollout in rolled_out(twin.mechanisms)] == went_well
     assert sorted(went_well) == [False] * 3 + [True] * 3
 
 

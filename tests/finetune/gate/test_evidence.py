@@ -15,13 +15,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate.evidence import (
-    Wealth,
     as_told,
     difference_interval,
     log_evidence,
     make_design,
     rate_evidence,
-    rate_wealth,
     retrain_margin,
 )
 from gaploop.finetune.gate.judge import comparison, power_curve
@@ -79,20 +77,6 @@ def test_the_past_of_evidence_does_not_change(values: list[float]) -> None:
     whole = log_evidence(x, 0.0, 0.1, 0.4)
     part = log_evidence(x[: len(x) // 2 + 1], 0.0, 0.1, 0.4)
     assert part == pytest.approx(whole[: len(part)])
-
-
-@given(VALUES)
-def test_one_by_one_is_the_same_as_all_at_once(values: list[float]) -> None:
-    wealth = Wealth(-0.15, 0.0, 0.4)
-    for value in values:
-        wealth.add(value)
-    assert wealth.log_e == pytest.approx(
-        log_evidence(np.array(values)[:, None], -0.15, 0.0, 0.4)[-1]
-    )
-    rate, won = rate_wealth(0.2, 0.4), [value > 0 for value in values]
-    for success in won:
-        rate.add(success)
-    assert rate.log_e == pytest.approx(rate_evidence(np.array(won, float), 0.2, 0.4)[-1])
 
 
 def test_a_fixed_stake_on_a_rate_is_the_likelihood_ratio() -> None:
