@@ -79,7 +79,7 @@ def test_no_name_makes_a_page_wider_than_a_phone_or_runs(tmp_path: Path) -> None
         html.answers([(name, name)]), html.take_card(name, [name], [name], [scene_picture()]),
         html.table([name, "n"], [[name, 1]]), html.heat([name], [name], {}), html.command(name),
         html.bars([html.BarRow(name, 0.5, 0.4, 0.6, name)], (0.0, 1.0)),
-        html.legend([("red", name)] * 40),
+        html.legend([("red", name)] * 40), html.table("12345", [[*"1234", "word " * 100]]),
         html.figure(picture_png(scene_picture()), name, 2000),
     ]  # fmt: skip
     file = tmp_path / "page.html"
@@ -89,6 +89,9 @@ def test_no_name_makes_a_page_wider_than_a_phone_or_runs(tmp_path: Path) -> None
         tab.go(file.as_uri())
         tab.wait("document.readyState === 'complete'")
         assert tab.js("document.documentElement.scrollWidth") <= 320
+        # A plan's reasons stood in a column of a word's width, a page below each other.
+        rows = "[...document.querySelectorAll('tr')].map(row => row.offsetHeight)"
+        assert tab.js(f"Math.max(...{rows})") < 800
         assert tab.js("document.title") == name
         assert not tab.log
 
