@@ -160,7 +160,8 @@ def pictures_at(
 def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Iterator[Image]:
     """Yield pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
 
-    RGB, uint8, shape (height, width, 3), in order; of one episode, or of all where None.
+    RGB, uint8, shape (height, width, 3), in order; of one episode, or of all where None. Depth, in
+    whatever unit, is grey, the nearer the darker, by one scale for all.
     UnusableInputError: one can't be read.
     """
     from PIL import Image as Pillow
@@ -168,6 +169,7 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     problem = f"{path}: a picture of {feature} can't be read"
     more = f"Find out more with: gaploop check {path.parents[2]}"
     errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
+    white = 0.0
     with pq.ParquetFile(path) as file:
         groups = [n for n in range(file.num_row_groups) if _may_hold(file, n, episode)]
         columns_read = [feature, "episode_index"]
@@ -179,7 +181,13 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                     reraise_as_damaged(problem, more, errors),
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
-                    yield np.asarray(picture.convert("RGB"))
+                    if picture.mode[0] in "IF":  # wider than a byte, which Pillow would clip
+                        depth = np.nan_to_num(np.asarray(picture, dtype=np.float64))
+                        white = white or 1.25 * float(np.percentile(depth, 99))
+                        grey = np.clip(255.0 * depth / (white or 1.0), 0, 255).astype(np.uint8)
+                        yield np.repeat(grey[..., None], 3, axis=2)
+                    else:
+                        yield np.asarray(picture.convert("RGB"))
 
 
 def _may_hold(file: pq.ParquetFile, group: int, episode: int | None) -> bool:

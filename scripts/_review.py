@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.journal_format import is_journal
 from gaploop.core.station import StationScene, load_station
-from gaploop.datasets.labels import open_labelled
+from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.failure_analysis.review.label_session import LabelSession, rescue
@@ -37,12 +37,8 @@ def run(config: ReviewConfig) -> int:
         store = open_labelled(root)
     if not store.episodes:
         raise UnusableInputError(f"{store.root} holds no episodes. Record some first.")
-    # What could not be labelled in the end is refused at once.
-    if store.file.exists() and not os.access(store.file, os.W_OK):
-        raise UnusableInputError(f"{store.file} can't be written. Change its permissions.")
-    for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
-        copy = f"DIR, a copy: cp -r {shlex.quote(str(root))} COPY"
-        writable_folder(place, "The folder for labels", copy)
+    if locked := _locked(store, root):
+        print(locked, file=sys.stderr)
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
     try:
@@ -52,11 +48,11 @@ def run(config: ReviewConfig) -> int:
             raise
         units = "unknown"  # labels need none
         print(f"{doubt} Until then curves and suggestions have no angles.", file=sys.stderr)
-    if config.units:
+    if config.units and not locked:
         remember_units(store.root, config.units)
         store = open_labelled(root)
 
-    session = LabelSession(store, author, found, use_suggestions=config.suggestions)
+    session = LabelSession(store, author, found, use_suggestions=config.suggestions, locked=locked)
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as name:
         media = Path(name)
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
@@ -78,6 +74,19 @@ def run(config: ReviewConfig) -> int:
             f"Append its lines to that file once it can be written."
         )
     return 0
+
+
+def _locked(store: LabelStore, root: Path) -> str:
+    """Return why labels can't be saved in the end, which is said before anybody makes some."""
+    if store.file.exists() and not os.access(store.file, os.W_OK):
+        return f"Labels can't be saved here. {store.file} can't be written. Change its permissions."
+    for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
+        try:
+            copy = f"DIR, a copy: cp -r {shlex.quote(str(root))} COPY"
+            writable_folder(place, "The folder for labels", copy)
+        except UnusableInputError as refusal:
+            return f"Labels can't be saved here. {refusal}"
+    return ""
 
 
 def _show_project(config: ReviewConfig) -> int:

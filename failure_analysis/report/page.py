@@ -5,6 +5,7 @@ page("Demo", [section("Success", "Before and after.", [figure(png, "…"), table
 
 import base64
 import io
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,17 @@ VERDICT: Final = {"costs": "#b3402e", "helps": "#2c7a4b", "not shown": "#8a95a1"
 """Colours of effects by what is shown of them."""
 STYLE: Final = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.sans-serif": [
+        "Inter",
+        "Helvetica Neue",
+        "Arial",
+        "Liberation Sans",
+        "DejaVu Sans",
+        "Noto Sans CJK SC",
+        "Microsoft YaHei",
+        "Hiragino Sans",  # where names have their letters
+    ],
+    "text.parse_math": False,  # a name with two dollars is no formula
     "font.size": 10,
     "axes.edgecolor": "#aab3bd",
     "axes.labelcolor": SOFT,
@@ -84,7 +95,8 @@ def figure_png(fig: Any) -> bytes:
     """Return a matplotlib figure as PNG."""
     import matplotlib as mpl  # here: reports only
 
-    with io.BytesIO() as stream, mpl.rc_context(STYLE):
+    with io.BytesIO() as stream, mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph ")  # of a name, on a machine without its letters
         fig.savefig(stream, format="png", dpi=144, bbox_inches="tight", facecolor="white")
         return stream.getvalue()
 
@@ -98,6 +110,16 @@ def figure(png: bytes, caption: str = "", width_px: int | None = None) -> Markup
     style = Markup(' style="width:{}px"').format(width_px) if width_px else Markup("")
     return Markup('<figure><img src="{}" alt="{}"{}><figcaption>{}</figcaption></figure>').format(
         _source(png), caption, style, caption
+    )
+
+
+def legend(lines: Iterable[tuple[str, str]]) -> Markup:
+    """Return what the lines of a figure are: (colour, name).
+
+    Beside the figure, and not in it: names are long, or in letters that its font lacks.
+    """
+    return Markup('<p class="legend">{}</p>').format(
+        _each('<span><i style="background:{}"></i>{}</span> ', lines)
     )
 
 

@@ -446,7 +446,8 @@ def where_sections(cohort: CohortStatistics) -> list[html.Section]:
 # -- what episodes show by themselves ------------------------------------------------------------
 
 
-PICTURE_PX: Final = (320, 240)
+PICTURE_PX: Final = 320
+"""Width of a picture; its height follows."""
 WORDS_ALONE: Final = ("task_wording", "wrong_task")
 """No curve shows these kinds of finding."""
 
@@ -461,7 +462,7 @@ def absolute_page(report: AbsoluteReport) -> str:
     for finding in report.findings[:SHOWN]:
         is_typed = finding.command.startswith(("gaploop ", "lerobot-"))  # else done by hand
         told = html.command if is_typed else html.text
-        blocks = [told(finding.command), _figure(recording, finding)]
+        blocks = [told(finding.command), *_figures(recording, finding)]
         sections.append(html.section(finding.line(), "", blocks))
     untested = [f"{what} ({why})" for what, why in report.untested.items()]
     for title, said in (
@@ -472,38 +473,49 @@ def absolute_page(report: AbsoluteReport) -> str:
     return html.page(report.root.name, sections)
 
 
-def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> Markup:
+def _figures(recording: MotionRecording, finding: AbsoluteFinding) -> list[Markup]:
     shown = {e.index: e for e in recording.episodes}
     worst = finding.worst if finding.worst is not None else next(iter(finding.episodes), None)
     cameras = {key.removeprefix(IMAGES): key for key in recording.info.video_keys}
     if about := [cameras[name] for name in finding.about.split(", ") if name in cameras]:
         other = next((e for e in sorted(recording.lengths) if e not in finding.episodes), None)
         pair = [e for e in dict.fromkeys((other, worst)) if e is not None]
-        found = [_picture(recording, key, e) for key in about for e in pair]
-        images = [image for image in found if image is not None]
-        caption = f"First pictures: {' and '.join(f'episode {e}' for e in pair)}"
-        return html.figure(picture_png(np.hstack(images)), caption) if images else Markup("")
+        made = []
+        for key in about:
+            found = {e: _picture(recording, key, e) for e in pair}
+            seen = {f"episode {e}": image for e, image in found.items() if image is not None}
+            if seen:
+                caption = f"First picture of {key.removeprefix(IMAGES)}: {', then '.join(seen)}"
+                width_px = PICTURE_PX * len(seen)
+                joined = np.hstack(list(seen.values()))
+                made.append(html.figure(picture_png(joined), caption, width_px))
+        return made
     if worst not in shown or finding.kind in WORDS_ALONE:
-        return Markup("")
+        return []
     episode, names = shown[worst], [j.name for j in recording.joints]
     own = [names.index(name) for name in finding.about.split(", ") if name in names]
     lines = [(names[k], episode.reading[:, k]) for k in recording.arm]
     if own:
         both = (("command", episode.command), ("reading", episode.reading))
         lines = [(f"{names[k]} {what}", x[:, k]) for k in own for what, x in both]
+    drawn_as = list[tuple[str, str]]()
     with html.new_figure(7.6, 2.4) as (drawn, axes):
-        for name, values in lines:
-            axes.plot(np.arange(len(values)) / recording.info.fps, values, lw=1.2, label=name)
-        axes.legend(fontsize=8, ncols=4, frameon=False)
+        for number, (name, values) in enumerate(lines):
+            style = ("-", "--", ":", "-.")[number // 10 % 4]  # colours come again after ten
+            t_s = np.arange(len(values)) / recording.info.fps
+            (line,) = axes.plot(t_s, values, style, lw=1.2)
+            drawn_as.append((line.get_color(), name))
         axes.set_xlabel("time [s]")
         axes.set_ylabel(f"joints [{recording.unit or 'units'}]")
-        return html.figure(html.figure_png(drawn), f"Episode {worst}")
+        png = html.figure_png(drawn)
+    return [html.figure(png, f"Episode {worst}"), html.legend(drawn_as)]
 
 
 def _picture(recording: MotionRecording, key: str, episode: int) -> Image | None:
     try:
         (one,) = layout.read_episodes(recording.info, [episode])
         first = pictures_at(recording.info, one, key, [0])[0]
-        return np.asarray(cv2.resize(first, PICTURE_PX), dtype=np.uint8)
+        size = PICTURE_PX, max(1, round(PICTURE_PX * first.shape[0] / first.shape[1]))
+        return np.asarray(cv2.resize(first, size), dtype=np.uint8)
     except (UnusableInputError, OSError, KeyError, TypeError, ValueError):
         return None

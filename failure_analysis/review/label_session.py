@@ -23,6 +23,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels import LabelStore, repeats
 from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.v3_files import recorded_success
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis, suggested_labels
 from gaploop.failure_analysis.review.takes import Filter, Listed, choose
 
@@ -332,17 +333,25 @@ class LabelSession:
         found: Iterable[TakeDiagnosis] = (),
         *,
         use_suggestions: bool = True,
+        locked: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.author = author
         self.use_suggestions = use_suggestions
+        self.locked = locked
+        """Why nothing can be said here, or ""."""
         self.view = LabellerView(store, author)
         self.saver = LabelSaver(store)
         self.found: dict[str, TakeDiagnosis] = {}
         """The diagnoses that are known, by uid."""
         if use_suggestions:
             self.found = {d.uid: d for d in found}
+        self.column, self.ended = "", dict[int, bool]()
+        """The recorder's column that says which episodes went well, and what it says."""
+        if not store.journal:
+            with contextlib.suppress(GaploopError, OSError):  # what is damaged is said when opened
+                self.column, self.ended = recorded_success(store.root)
         self._clock = clock
         self._listed: dict[str, Listed] = {}
         self._retracted: list[tuple[LabelEvent, ...]] = []
@@ -375,7 +384,10 @@ class LabelSession:
         return [take.uid for take in choose(self.takes(), by)]
 
     def starting_point(self, uid: str) -> TakeStatement:
-        """Return what a take's label shows before a key is pressed: one's own, or a suggestion."""
+        """Return what a take's label shows before a key is pressed.
+
+        One's own words, or else what the recorder's column and the diagnosis say.
+        """
         take, episode = self.take(uid), self.take(uid).episode
         note = next((event.note for event in self.view.own(uid).values() if event.note), "")
         # Dimensions are causes on a failure; a demonstration's are what it was recorded for.
@@ -387,7 +399,14 @@ class LabelSession:
             episode.info.dimensions if causes else {},
             note,
         )
-        return said if take.done else said.suggested(take.found)
+        if take.done:
+            return said
+        if (
+            said.outcome == Outcome.UNLABELLED
+            and (ended := self.ended.get(episode.index)) is not None
+        ):
+            said = said.with_outcome((Outcome.SUCCESS if ended else Outcome.FAILURE).value)
+        return said.suggested(take.found)
 
     def say(self, uid: str, said: TakeStatement) -> bool:
         """Have something said about a take; return whether it differs from what was said."""

@@ -175,9 +175,9 @@ class TakePanel:
         if shown != self._shown:
             self._shown = shown
             shows = self._site.shows(take.episode.index)
-            ended, recorded = self._site.ended.get(take.episode.index), ""
+            ended, recorded = session.ended.get(take.episode.index), ""
             if ended is not None and take.episode.outcome == Outcome.UNLABELLED:
-                recorded = f"{self._site.column} says {'success' if ended else 'failure'}"
+                recorded = f"{session.column} says {'success' if ended else 'failure'}"
             _refill(self._head, lambda: _head(take, shows, recorded))
             if session.use_suggestions:
                 _refill(self._suggestion, lambda: _suggestion(take, shown[1]))
@@ -191,7 +191,9 @@ class TakePanel:
                 "" if weight is None else f"{weight:.2g}",
                 not draft.dimensions and value == take.maybe != "",
             )
-        title = "Your label (as suggested)" if draft.failure_mode else "Your label"
+        by_recorder = draft.outcome != take.episode.outcome and not draft.failure_mode
+        title = "Your label (as recorded)" if by_recorder else "Your label"
+        title = "Your label (as suggested)" if draft.failure_mode else title
         if touched:
             title = "Your label (changed, not saved)"
         elif own:
@@ -485,7 +487,9 @@ class ReviewPage:
             "disagreements": self._toggle_disagreements,
             "help": lambda: show_keys(self._help),
         }
-        if self._uid or key.action in ("search", "help", "disagreements", "undo"):
+        if self._session.locked and key.action in ("save", "undo", "redo"):
+            self._notify(self._session.locked)
+        elif self._uid or key.action in ("search", "help", "disagreements", "undo"):
             page_wide[key.action]()
 
     def _noted(self, note: str) -> None:
@@ -562,7 +566,8 @@ class ReviewPage:
                 parts.append(f"{max(1, math.ceil(now.left_s / 60))} min left")
         self._progress.set_text(" · ".join(parts))
         self._bar.style(f"width: {100 * now.done / max(now.total, 1):.1f}%")
-        wrong, waiting = saver.trouble or self._site.trouble, saver.waiting
+        wrong = saver.trouble or self._site.trouble or self._session.locked
+        waiting = saver.waiting
         text = f"saved {saver.saved}" if saver.saved else ""
         if wrong:
             more = f" {waiting} not saved yet, kept here."

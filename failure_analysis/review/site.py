@@ -30,7 +30,6 @@ from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_dataset
-from gaploop.datasets.v3_files import recorded_success
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.takes import (
@@ -148,11 +147,6 @@ class ReviewSite:
         """Called with the uids of episodes that have changed."""
         self.ahead: Callable[[], Sequence[str]] = lambda: ()
         """The episodes that are looked at next, the open one first."""
-        self.column, self.ended = "", dict[int, bool]()
-        """The recorder's column that says which episodes went well, and what it says."""
-        if not session.store.journal:
-            with contextlib.suppress(GaploopError, OSError):  # what is damaged is said when opened
-                self.column, self.ended = recorded_success(session.store.root)
         self.report: AbsoluteReport | None = None
         """What episodes show by themselves, once that is known."""
         self._given_up: set[str] = set()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
+from benchmarks.chromium import browser, open_tab
 from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.scoring import cross_table
 from gaploop.core.errors import UnusableInputError
@@ -20,12 +21,14 @@ from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves, flat_curve
 from gaploop.failure_analysis.planning.planner import PlanRequest, plan_for
 from gaploop.failure_analysis.reference import choose_reference
+from gaploop.failure_analysis.report import page as html
 from gaploop.failure_analysis.report.page import (
     Section,
     page,
     table,
 )
 from gaploop.failure_analysis.report.report import CARDS, cohort_page, diagnosis_report
+from gaploop.failure_analysis.views.pictures import picture_png
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,35 @@ def test_what_is_put_into_a_page_is_escaped() -> None:
     html = page("<b>", [Section("<i>", table(["<u>"], [["<s>"]]))])
     for tag in ("<b>", "<i>", "<u>", "<s>"):
         assert tag not in html.split("<body>")[1]
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
+def test_no_name_makes_a_page_wider_than_a_phone_or_runs(tmp_path: Path) -> None:
+    """A joint's long name in a heading ran out of the page, and in a legend it left the curves a
+    third of the width."""
+    name = "left_joint_of_the_whole_body_" * 4 + "<script>document.title = 1</script>"
+    program = browser()
+    assert program is not None
+    blocks = [
+        html.text(name), html.notice(name), html.facts([(name, name)]),
+        html.answers([(name, name)]), html.take_card(name, [name], [name], [scene_picture()]),
+        html.table([name, "n"], [[name, 1]]), html.heat([name], [name], {}), html.command(name),
+        html.bars([html.BarRow(name, 0.5, 0.4, 0.6, name)], (0.0, 1.0)),
+        html.legend([("red", name)] * 40), html.table("12345", [[*"1234", "word " * 100]]),
+        html.figure(picture_png(scene_picture()), name, 2000),
+    ]  # fmt: skip
+    file = tmp_path / "page.html"
+    made = page(name, [html.section(name, name, blocks)], subtitle=name, footer=name)
+    file.write_text(made)
+    with open_tab(program, 320, 800) as tab:
+        tab.go(file.as_uri())
+        tab.wait("document.readyState === 'complete'")
+        assert tab.js("document.documentElement.scrollWidth") <= 320
+        # A plan's reasons stood in a column of a word's width, a page below each other.
+        rows = "[...document.querySelectorAll('tr')].map(row => row.offsetHeight)"
+        assert tab.js(f"Math.max(...{rows})") < 800
+        assert tab.js("document.title") == name
+        assert not tab.log
 
 
 def test_a_plan_is_shown_with_what_to_do_instead(diagnosis: Diagnosis) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,16 +14,20 @@ from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
 from gaploop.core.statistics import Estimate
+from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.page import ReviewPage, row
 from gaploop.failure_analysis.review.server import ReviewSite
+from gaploop.failure_analysis.review.takes import Filter, Who
 
 
 @contextmanager
-def site_of(root: Path, tmp_path: Path, author: str = "ana") -> Iterator[ReviewSite]:
-    desk = LabelSession(open_labelled(root), author, use_suggestions=False)
+def site_of(
+    root: Path, tmp_path: Path, author: str = "ana", locked: str = ""
+) -> Iterator[ReviewSite]:
+    desk = LabelSession(open_labelled(root), author, use_suggestions=False, locked=locked)
     try:
         yield ReviewSite(desk, tmp_path, None)
     finally:
@@ -120,10 +125,33 @@ def test_what_an_episode_shows_by_itself_stands_beside_it(dataset: Path, tmp_pat
                                      "6 episodes, most in episode 2.")  # fmt: skip
 
 
-def test_what_the_recorder_said_of_an_episode_stands_beside_it(
+def test_where_labels_cannot_be_saved_episodes_are_looked_at_alone(
+    dataset: Path, tmp_path: Path, say: Callable[..., None]
+) -> None:
+    """A set on a read-only disk was refused, though looking at it writes nothing."""
+    say(dataset, 0, "ana", failure_mode="slip")
+    before = open_labelled(dataset).events
+    with site_of(dataset, tmp_path, locked="Labels can't be saved here.") as site:
+
+        def work(page: ReviewPage) -> None:
+            first = next(iter(site.ahead()))
+            for key in ("m", "Enter", "s", "Enter", "u", "U"):
+                page.press(key)
+                assert page._status.text == "Labels can't be saved here."
+            assert next(iter(site.ahead())) == first
+            page.press("j")
+            assert next(iter(site.ahead())) != first
+
+        visit(site, work)
+        assert site.session.saver.waiting == site.session.saver.saved == 0
+    assert open_labelled(dataset).events == before
+
+
+def test_what_the_recorder_said_of_an_episode_stands_beside_it_and_enter_takes_it(
     dataset: Path, tmp_path: Path
 ) -> None:
-    """Incident: `next.success` of every episode, and the page showed nothing but "unlabelled"."""
+    """Incident: `next.success` of every episode, and the page showed nothing but "unlabelled";
+    then it showed it, and Enter asked all the same."""
     path = next((dataset / "data").rglob("*.parquet"))
     table = pq.read_table(path)
     ended = [e % 2 == 0 for e in table["episode_index"].to_pylist()]
@@ -131,5 +159,24 @@ def test_what_the_recorder_said_of_an_episode_stands_beside_it(
     info = json.loads((dataset / "meta" / "info.json").read_text())
     info["features"]["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
     (dataset / "meta" / "info.json").write_text(json.dumps(info))
-    with site_of(dataset, tmp_path) as site:
-        assert (site.column, site.ended) == ("next.success", {n: n % 2 == 0 for n in range(6)})
+    found = open_labelled(dataset)
+    unsaid = tuple(replace(e, outcome=Outcome.UNLABELLED) for e in found.recorded)
+    desk = LabelSession(LabelStore(dataset, False, unsaid, []), "ana", use_suggestions=False)
+    try:
+        assert (desk.column, desk.ended) == ("next.success", {n: n % 2 == 0 for n in range(6)})
+        words = [desk.starting_point(e.info.uid).outcome for e in unsaid]
+        assert words == ["success", "failure"] * 3
+        assert desk.choose(Filter(who=Who.NEEDS_YOU)) == [e.info.uid for e in unsaid]
+
+        def work(page: ReviewPage) -> None:
+            page.press("Enter")  # went well
+            page.press("Enter")  # failed: what was seen?
+            page.press("m")
+            page.press("Enter")
+
+        visit(ReviewSite(desk, tmp_path, None), work)
+    finally:
+        desk.close()
+    said = labels.current(labels.read(found.file))
+    assert [said[e.info.uid]["outcome"] for e in unsaid[:2]] == ["success", "failure"]
+    assert len(said) == 2

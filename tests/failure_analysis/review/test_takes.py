@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Pillow
 
 from benchmarks.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.labels import LabelStore, open_labelled
+from gaploop.datasets.lerobot_read import stored_pictures
 from gaploop.failure_analysis.review.takes import CameraVideo, Media, TakeSource, make_playable
 
 
@@ -140,3 +145,28 @@ def test_a_camera_named_like_a_path_is_refused(journal: Path) -> None:
     header.write_text(json.dumps(value))
     with pytest.raises(UnusableInputError, match=r"camera '\.\./\.\./\.\./secret'"):
         open_labelled(journal)
+
+
+@pytest.mark.parametrize("kind", ["uint16", "float32"])
+def test_depth_in_the_rows_is_grey_by_one_scale_and_not_white(tmp_path: Path, kind: str) -> None:
+    """Millimetres became 255 all over, metres nothing but black: Pillow clips at a byte."""
+    unit, rows = 1000.0 if kind == "uint16" else 1.0, []
+    for near_m in (0.3, 0.3, 0.6):
+        depth_m = np.tile(np.linspace(near_m, 1.5, 64), (48, 1))
+        depth_m[0, 0] = 0.0 if kind == "uint16" else np.nan  # nothing measured
+        file = io.BytesIO()
+        Pillow.fromarray((unit * depth_m).astype(kind)).save(file, "TIFF")
+        rows.append({"bytes": file.getvalue(), "path": None})
+    table = pa.table({"depth": rows, "episode_index": [0] * len(rows)})
+    path = tmp_path / "data" / "chunk-000" / "file-000.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(table, path)
+    first, again, farther = stored_pictures(path, "depth", 0)
+    assert first.shape == (48, 64, 3)
+    assert first.dtype == np.uint8
+    assert first[0, 0].max() == 0
+    assert np.all(np.diff(first[1, :, 0].astype(int)) >= 0)
+    assert first[1, -1, 0] - first[1, 0, 0] > 100
+    np.testing.assert_array_equal(first, again)
+    assert farther[1, 0, 0] > first[1, 0, 0]
+    assert farther[1, -1, 0] == first[1, -1, 0]

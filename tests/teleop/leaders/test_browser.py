@@ -387,6 +387,39 @@ def test_the_page_in_a_browser(port: int, tab: Tab, tmp_path: Path) -> None:
 
 
 @in_chromium
+def test_a_link_that_falls_silent_is_said_and_opened_anew_and_a_stop_arrives_then(
+    port: int, tab: Tab
+) -> None:
+    """A network that goes closes nothing: the page said MOVING for as long, never came back, and a
+    STOP pressed meanwhile was forgotten."""
+    with serving(port) as found:
+        tab.go("about:blank")
+        tab.size(320, 480)
+        tab.go(f"https://127.0.0.1:{port}/#{browser.own_token()}")
+        tab.wait("document.querySelector('#word')?.textContent === 'HOLDING'")
+        page, told = until(lambda: found and found[0]), list[str]()
+        page.listen(lambda: told.append("e-stop"), lambda: told.append("clear"))
+        touch(tab, middle(tab, "#hold"))
+        tab.wait("document.querySelector('#word').textContent === 'MOVING'")
+        tab.js("window.lost = socket; socket.onmessage = socket.onclose = null")
+        tab.wait("document.querySelector('#word').textContent === 'NO LINK'")
+        touch(tab)
+        touch(tab, middle(tab, "#stop"))
+        touch(tab)
+        assert not told
+        until(lambda: told)
+        assert tab.js("socket !== lost && !state.held")
+        # However long the reason is, the buttons stay on a small screen.
+        page.pump("The servo of the elbow doesn't answer any more: look at its plug. " * 9)
+        tab.wait("document.querySelector('#word').textContent === 'TRIPPED'")
+        for button in ("#stop", "#clear", "#hold", "#faster"):
+            assert (
+                tab.js(f"document.querySelector('{button}').getBoundingClientRect().bottom") < 480
+            )
+        assert told == ["e-stop"]
+
+
+@in_chromium
 def test_an_old_code_is_refused_in_words(port: int, tab: Tab) -> None:
     with serving(port) as found:
         tab.go("about:blank")
