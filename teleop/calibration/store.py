@@ -42,6 +42,8 @@ from gaploop.teleop.calibration.hand_eye import HandEye, Sighting
 from gaploop.teleop.calibration.intrinsics import Intrinsics
 
 SECTIONS: Final = ("cameras", "arms")
+FORMER: Final = "references"
+"""A section of version 0.1.0: kept, and read by nothing."""
 SUFFIX: Final = ".calibration.json"
 OLD_DAYS: Final = 30.0
 """A calibration older than this is worth repeating [days]: `gaploop doctor` says so."""
@@ -184,7 +186,7 @@ def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a content if its parts are where they are looked for, each with the time it is of."""
     content = dict(value)
     for section in content:
-        if section not in SECTIONS:
+        if section not in (*SECTIONS, FORMER):
             raise unknown_choice("section", section, SECTIONS, str(path))
     for _, part in CellCalibration(path, content).parts():
         _seconds(part["at"])

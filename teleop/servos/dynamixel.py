@@ -107,7 +107,7 @@ def expected(size: int, ids: tuple[int, ...]) -> Expected:
     return expecting(heads, step, sums_hold)
 
 
-class Parser(FrameParser):
+class DynamixelParser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     OVERHEAD, STUFFED = sum(AROUND), True
@@ -143,6 +143,10 @@ class Parser(FrameParser):
             params = params.replace(_STUFFED[1], _STUFFED[0])
         del buffer[:total]
         return [Frame(servo_id, code, params)]
+
+
+Parser = DynamixelParser
+"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

@@ -79,7 +79,7 @@ def expected(size: int, ids: tuple[int, ...]) -> Expected:
     return expecting(heads, step, sums_hold)
 
 
-class Parser(FrameParser):
+class FeetechParser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     OVERHEAD, max_frame_bytes = sum(AROUND), 259
@@ -109,6 +109,10 @@ class Parser(FrameParser):
         found = Frame(buffer[2], buffer[4], bytes(buffer[5 : total - 1]))
         del buffer[:total]
         return [found]
+
+
+Parser = FeetechParser
+"""What both wires' modules call theirs."""
 
 
 def reply_of(parsed: Frame) -> Reply | None:

@@ -167,6 +167,25 @@ def test_cameras_that_change_places_are_told_with_the_command(plain: MotionRecor
     assert "--swap='[top, side]'" in found.command
 
 
+@pytest.mark.parametrize("differs_by", [0.0, 3.0, 40.0])  # of a patch of a hundredth
+def test_cameras_that_show_the_same_scene_cant_be_told_apart(
+    plain: MotionRecording, differs_by: float
+) -> None:
+    """Of two that differed by a small patch and their noise, two episodes had changed places."""
+    top, side = camera(plain), camera(plain, name="side")
+    rng, scene = np.random.default_rng(0), top.starts[0].copy()
+    for seen in (top, side):
+        for start in seen.starts.values():
+            start[:] = scene + rng.normal(0.0, 0.02, start.shape)
+    for n, start in enumerate(side.starts.values()):
+        start[:9, :12] += differs_by * (n not in (3, 7))
+    for n in (3, 7):  # as chance has it
+        top.starts[n][:9, :12] += differs_by
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(plain, report, [top, side]).run()
+    assert "changed places" not in str([found.sentence for found in report.findings])
+
+
 @pytest.mark.members(3)
 @pytest.mark.parametrize(
     ("change", "kind", "words"),

@@ -32,6 +32,19 @@ MATRIX = np.eye(4).tolist()
 HAND_EYE = {"setup": "eye_in_hand", "T_mount_camera": MATRIX, "T_far_board": MATRIX}
 
 
+def test_a_section_of_a_former_version_is_kept_and_read_by_nothing(tmp_path: Path) -> None:
+    """0.1.0 kept where joints rest in it; the file was refused once nothing wrote that any more."""
+    path = tmp_path / "lab.calibration.json"
+    save_part(path, ("references", "rest"), {"joints": {"elbow": 0.1}})
+    save_part(path, ("cameras", "wrist", "intrinsics"), camera().to_json())
+    read = load_calibration(path)
+    assert read.content["references"]["rest"]["joints"] == {"elbow": 0.1}
+    assert read.doubts(None) == []
+    save_part(path, ("cellar", "rest"), {})
+    with pytest.raises(UnusableInputError, match="section"):
+        load_calibration(path)
+
+
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=4))
 def test_the_id_is_of_the_values_not_of_their_order(content: dict[str, object]) -> None:
     turned = dict(reversed(content.items()))
