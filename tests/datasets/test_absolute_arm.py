@@ -426,6 +426,28 @@ def twice(made: MotionRecording) -> MotionRecording:
 
 
 @pytest.mark.members(1)
+@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_a_pushed_arm_that_its_policy_follows_has_no_shifted_columns(
+    rows: int, share: float
+) -> None:
+    """Twelve episodes with a person's bumps: "readings run ahead of commands", in all of them."""
+
+    def follows(values: FloatArray, episode: int) -> FloatArray:
+        pushed = np.vstack([np.repeat(values[:1], rows, axis=0), values[:-rows]])
+        wander = np.cumsum(np.random.default_rng(episode).normal(size=values.shape), axis=0)
+        goal = wander / wander.std(axis=0) * values.std(axis=0)
+        return np.asarray((1.0 - share) * pushed + share * goal)
+
+    made = recording(2)
+    pushed = replace(
+        made,
+        episodes=tuple(replace(e, command=follows(e.reading, e.index)) for e in made.episodes),
+    )
+    assert "action_lag" not in {f.kind for f in report(pushed).findings}
+
+
+@pytest.mark.members(1)
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_commands_that_are_readings_of_a_later_row_answer_nothing(rows: int) -> None:
     """An arm "followed after 0 ms", and its offsets, play and gain were good."""
