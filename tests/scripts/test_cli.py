@@ -117,6 +117,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert not heavy & set(modules.split())
 
 
+def test_python_runs_it_as_a_module() -> None:
+    argv = [sys.executable, "-m", "gaploop", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("gaploop ")
+
+
 def test_benchmarks_say_where_they_went(capsys: pytest.CaptureFixture[str]) -> None:
     """`gaploop bench` was a command; who calls it is told what to type instead."""
     for argv in (["bench"], ["bench", "cell", "--n=2"], ["bench", "--help"]):
