@@ -25,7 +25,7 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.camera_findings import picture_age
 from gaploop.datasets.absolute.camera_looks import THUMB
-from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
+from gaploop.datasets.absolute.findings import SHOWN, AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.absolute.recording import recording_of
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.report.twin_lines import (
@@ -300,9 +300,11 @@ def identify(config: IdentifyConfig) -> Twin:
         shows = _shows(takes)
         if pictures:
             twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
-        twin = replace(
-            twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
-        )
+        seen: dict[str, Any] = {
+            "late": _late(takes, arm), "granted": granted, "shows": [f.line() for f in shows],
+            "pushed": max((len(f.episodes) for f in shows if f.kind == "pushed"), default=0),
+        }  # fmt: skip
+        twin = replace(twin, fit={**twin.fit, **seen})
     drawn = curves_png(drives.curves, list(drives.fit["error_by_joint"]))
     write_atomically(folder / "held_out.png", drawn)
     _written(config, folder, inputs, twin, drives.fit)
@@ -376,7 +378,7 @@ def _world_lines(config: IdentifyConfig, twin: Twin) -> str:
     )
 
 
-def _shows(takes: Sequence[Take]) -> list[str]:
+def _shows(takes: Sequence[Take]) -> list[AbsoluteFinding]:
     """Return what commands and readings show by themselves, as `gaploop check` says it."""
     first, made = takes[0].info, []
     for take in takes:
@@ -388,7 +390,7 @@ def _shows(takes: Sequence[Take]) -> list[str]:
     if made:
         ArmTests(recording_of(first.joint_names, made, first.fps), report).run()
         report.rank()
-    return [finding.line() for finding in report.findings[:SHOWN]]
+    return report.findings[:SHOWN]
 
 
 def _camera_delay(takes: Sequence[Take]) -> TwinParameter:

@@ -88,7 +88,7 @@ def test_root_folders_are_linked_and_are_no_packages(folder: str) -> None:
 
 def test_the_package_holds_nothing_but_links() -> None:
     held = {p.name for p in PACKAGE.iterdir() if p.name != "__pycache__"}
-    assert held == {"__init__.py", "py.typed", *FOLDERS}
+    assert held == {"__init__.py", "__main__.py", "py.typed", *FOLDERS}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -125,6 +125,8 @@ class ArmTests(RowTests):
         """Those of `done` that have play."""
         self.trembling: set[int] = set()
         """Joints that tremble at rest as their commands do."""
+        self.pushed: dict[int, dict[int, float]] = {}
+        """Joints that something else moved, each with episodes and how far [deg]."""
         self.too_late = False
         """No delay that is looked for is long enough: what rests may be on its way."""
 
@@ -144,6 +146,7 @@ class ArmTests(RowTests):
             self._rest_of_it()
             return
         self._wiring()
+        self._pushed()
         self._dead()
         self._other_quantities()
         self._limits()
@@ -208,7 +211,7 @@ class ArmTests(RowTests):
                 max(float(np.ptp(e.command[:, k])) for e in self.episodes), joint_fits.MOVES_DEG
             )
             if far < joint_fits.MOVES_DEG:
-                r, slope = joint_fits.answers(self.recording, k)
+                r, slope = joint_fits.answers(self.episodes, k, self.fps)
                 scales += [slope] if r > ANSWERS and slope * far > joint_fits.MOVES_DEG else []
         odd = [g for g in scales if not 0.5 < g < 2.0]
         if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
@@ -218,6 +221,19 @@ class ArmTests(RowTests):
                 unit="for each unit commanded", size=median_interval(np.array(odd)),
             )  # fmt: skip
             self.done |= set(self.recording.arm)
+
+    def _pushed(self) -> None:
+        """Joints that were told to stand, and that something else moved."""
+        for k in self._free():
+            found = joint_fits.pushes_of(self.recording, k)
+            left = tuple(e for e in self.episodes if e.index not in found)
+            if found and abs(joint_fits.answers(left, k, self.fps)[0]) > ANSWERS:
+                self.pushed[k] = found
+                self._say(
+                    "pushed", k, f"Something pushed {self.names[k]} while it was told to stand, by",
+                    found, "Keep people, cables and other machines away from the arm as it works.",
+                    apart="a person, a cable that pulls, another machine",
+                )  # fmt: skip
 
     def _dead(self) -> None:
         """Joints that stand, but for a jitter, while their command moves; or the other way."""
@@ -234,8 +250,10 @@ class ArmTests(RowTests):
                 if np.ptp(due) > moves and went < max(0.5, 0.03 * asked):
                     dead[e.index] = asked
                 elif went - _shakes(e.reading[:, k]) > moves and asked < max(0.5, 0.03 * went):
-                    idle |= {e.index: went} if k not in apart else {}
-            r, slope = joint_fits.answers(self.recording, k) if dead or idle else (0.0, 0.0)
+                    idle |= {e.index: went} if k not in apart and k not in self.pushed else {}
+            r, slope = (
+                joint_fits.answers(self.episodes, k, self.fps) if dead or idle else (0.0, 0.0)
+            )
             if abs(r) > (HELD if self.recording.joints[k].is_grip else ANSWERS):
                 idle = {}  # it changes, in another unit
                 if dead and abs(slope) < 0.1:

@@ -47,7 +47,9 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "spatial_geometry": ("offset", "drift", "zero_change", "moved_camera"),
     "visual_domain": ("exposure", "flicker", "blur"),
-    "human_behavior": ("idle_start", "pause", "motionless", "empty_grasp", "start_change"),
+    "human_behavior": (
+        "idle_start", "pause", "motionless", "empty_grasp", "start_change", "pushed",
+    ),
     "task_specification": ("task_wording",),
     "the deployment": (
         *MISTAKES, "start_outside", "grasp_outside", "scene_outside", "unfamiliar_view",

@@ -29,7 +29,7 @@ from gaploop.core.statistics import Estimate, median_interval
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.findings import UNKNOWN, AbsoluteReport
-from gaploop.datasets.absolute.recording import MotionRecording, evenly
+from gaploop.datasets.absolute.recording import Episode, MotionRecording, evenly
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 
@@ -50,6 +50,12 @@ PLAY_LEAVES: Final = 0.42
 Koch leaves 0.34 at most, a humanoid's wrists, which are slow and have no play, 0.53 and more."""
 SLOW_S: Final = (0.1, 0.3, 1.0)
 """Time constants of what a slow drive does: that, too, looks like play, whatever its delay."""
+PUSHED_DEG: Final = 8.0
+PUSHED_S: Final = 0.1
+"""A push moves a joint so far, and keeps it beyond half of that for so long: no glitch."""
+BY_ITSELF: Final = 3.0
+"""Times all of its own commands' way meanwhile is further than an arm that leans against something
+bends a joint that is told to stand."""
 RESAMPLED: Final = 60
 FEWEST_ROWS: Final = 15
 
@@ -286,16 +292,16 @@ def play(u: FloatArray, widths: FloatArray) -> FloatArray:
     return out
 
 
-def answers(recording: MotionRecording, joint: int) -> tuple[float, float]:
+def answers(episodes: Sequence[Episode], joint: int, fps: float) -> tuple[float, float]:
     """Return how well a reading goes with its command at the best delay, and times what: r, slope.
 
     However small the command's numbers are: they may be in another unit.
     """
     best = 0.0, 0.0
-    for late in range(round(LATEST_S * recording.info.fps) + 1):
+    for late in range(round(LATEST_S * fps) + 1):
         parts = [
             (e.command[: len(e.command) - late, joint], e.reading[late:, joint])
-            for e in recording.episodes
+            for e in episodes
             if len(e.command) > late + FEWEST_ROWS
         ]
         u, y = (
@@ -345,6 +351,35 @@ def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
             noise = math.sqrt((late if early > 4.0 * late else float(np.mean(bend))) / 6.0)
             off = float(np.median((y - u)[a:b]))
             found.append(Rest(e.index, float(np.median(u[a:b])), off, side, noise, rows))
+    return found
+
+
+def pushes_of(recording: MotionRecording, joint: int) -> dict[int, float]:
+    """Return by how much something else moved a joint that stood and came back, by episode [deg].
+
+    Its command had rested for as long as an arm may be late. What stands can't do that: an arm
+    bends at most as far as it goes itself. Nor do an arm that swings, and a reading that leaps.
+    """
+    fps, found = recording.info.fps, dict[int, float]()
+    late, least = math.ceil(LATEST_S * fps), max(3, round(PUSHED_S * fps))
+    for e in recording.episodes:
+        u, y = e.command[:, joint], e.reading[:, joint]
+        if len(u) <= late + least or np.ptp(y) < PUSHED_DEG:
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(u, late + 1)
+        for a, b in stretches(np.ptp(windows, axis=1) < STILL_DEG):
+            stood = slice(a + late, b + late)
+            off = (y - u)[stood] - (y - u)[stood.start]
+            peak = int(np.abs(off).argmax())
+            push, off = float(abs(off[peak])), off * np.sign(off[peak])
+            near, far = np.flatnonzero(off < push / 3.0), off > push / 2.0
+            if push < PUSHED_DEG or not near[-1] > peak or far.sum() < least:
+                continue
+            since = stood.start + int(near[near < peak][-1])
+            own = np.ptp(e.command[max(0, since - late) : stood.start + peak + 1], axis=0).sum()
+            leaps, swings = np.abs(np.diff(off)).max() > 0.7 * push, off.min() < -push / 2.0
+            if BY_ITSELF * own < push and not leaps and not swings:
+                found[e.index] = max(push, found.get(e.index, 0.0))
     return found
 
 

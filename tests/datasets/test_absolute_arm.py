@@ -425,6 +425,72 @@ def twice(made: MotionRecording) -> MotionRecording:
     )
 
 
+STANDS = slice(100, 190)
+"""Rows in which `standing` commands nothing."""
+
+
+def standing(
+    bump: FloatArray, joint: int, episodes: Collection[int], leans: float = 0.0
+) -> MotionRecording:
+    """Return a recording with three seconds of rest; in some a joint's reading moves meanwhile.
+
+    `leans`: how far another joint is sent and back at the same time [deg].
+    """
+    made, changed = recording(4), []
+    for e in made.episodes:
+        u, y = e.command.copy(), e.reading.copy()
+        u[STANDS], y[STANDS] = u[STANDS.start], y[STANDS.start]
+        if e.index in episodes:
+            y[130 : 130 + len(bump), joint] += bump
+            way = leans * np.sin(np.linspace(0.0, np.pi, len(bump)))
+            u[130 : 130 + len(bump), 2] += way
+            y[133 : 133 + len(bump), 2] += way
+        after = slice(STANDS.stop, None)
+        u[after] += u[STANDS.start] - u[after][0]
+        y[after] += y[STANDS.start] - y[after][0]
+        changed.append(replace(e, command=u, reading=y))
+    return replace(made, episodes=tuple(changed))
+
+
+def swell(size_deg: float) -> FloatArray:
+    return np.asarray(size_deg * np.sin(np.linspace(0.0, np.pi, 30)))
+
+
+@pytest.mark.parametrize("size_deg", [12.0, -40.0])
+@pytest.mark.parametrize("joint", [0, 3])
+def test_a_joint_that_stands_and_is_moved_was_pushed(size_deg: float, joint: int) -> None:
+    """A person's bumps: "a dead leader joint, an entry that drives nothing"."""
+    (found,) = report(standing(swell(size_deg), joint, (2, 5))).findings
+    assert (found.kind, found.about, found.episodes) == ("pushed", NAMES[joint], (2, 5))
+    assert found.estimate.value == pytest.approx(abs(size_deg), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("bump", "leans"),
+    [
+        (swell(12.0), 10.0),
+        (np.r_[30.0, 30.0], 0.0),
+        (np.r_[np.full(20, 30.0)], 0.0),
+        (12.0 * np.sin(np.linspace(0.0, 6.0 * np.pi, 50)), 0.0),
+        (12.0 * np.linspace(0.0, 1.0, 60), 0.0),
+        (swell(4.0), 0.0),
+    ],
+    ids=[
+        "leans against something",
+        "a glitch",
+        "an encoder that leaps",
+        "swings",
+        "sinks",
+        "gives",
+    ],
+)
+def test_what_moves_a_joint_that_stands_by_itself_pushed_nothing(
+    bump: FloatArray, leans: float
+) -> None:
+    found = report(standing(bump, 3, (2, 5), leans)).findings
+    assert "pushed" not in {f.kind for f in found}
+
+
 @pytest.mark.members(1)
 @pytest.mark.parametrize("rows", [2, 3, 4])
 @pytest.mark.parametrize("share", [0.3, 0.5])

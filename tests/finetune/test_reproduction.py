@@ -147,6 +147,20 @@ def test_what_the_twin_lacks_was_not_measured() -> None:
     assert nothing_known.named == (UNMEASURED,)
 
 
+def test_a_push_while_the_station_was_measured_speaks_for_people() -> None:
+    """Bumps of 47° in 7 parts of a station's check, and the drives took a quarter of the blame."""
+    leans = {**dict.fromkeys(EVEN, 0.05), "human_behavior": 0.3, "actuator_response": 0.2}
+
+    def told(episodes: int) -> float:
+        measured = replace(two_gaps(), fit={"pushed": episodes})
+        found = reproduce(station(12, 0), measured, cell({BACKLASH: 0.0, CAMERA: 0.0}))
+        assert any("pushed the arm" in line for line in found.lines()) == (episodes > 1)
+        return combined(found, leans, 0.75, 12).posterior["human_behavior"]
+
+    assert told(0) == told(1) < 0.6  # one may be an accident
+    assert told(2) == told(7) > 0.8
+
+
 def test_a_twin_that_fails_more_often_than_its_station_lacks_nothing() -> None:
     """ "Something that was not measured costs -37 points", of an object that stuck less."""
     found = reproduce(station(12, 18), two_gaps(), cell({BACKLASH: 0.98, CAMERA: 0.0}))
