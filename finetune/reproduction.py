@@ -73,10 +73,12 @@ about half of the mechanisms that were made up are such. Assumed."""
 NEVER: Final = 0.005
 """Least likelihood of a cause: forty scenes rule nothing out for good."""
 PERMUTATIONS: Final = 2000
-PUSHED: Final = 2
-"""Parts of a station's check in which something pushed the arm: people, or what moves by itself,
-are there. Once may be an accident. Of other dimensions nobody knows that: one in nine is assumed.
-"""
+OTHERS: Final = 2
+"""Episodes of a station's check in which something pushed the arm, or moved beside it: people are
+there. Once may be an accident."""
+OTHERS_TELL: Final = 5.0
+"""So many times as likely that is where people bring the failures. Assumed: at a fifth of other
+stations something moves, too, and harms nothing."""
 ALL_KEPT: Final = 0.5
 """How likely failures without a success are all the rollouts that there were, where nobody says
 so. Assumed; else the station's rate may be any."""
@@ -165,7 +167,8 @@ class Reproduction:
         shares: cause to the expected share of the failures that it brings; sums to 1.
         replays: how many failures were replayed, and how many of them the twin follows row for
             row; (0, 0) where its rollouts fail too seldom or often for chance.
-        pushed: parts of the station's check in which something pushed the arm.
+        others: episodes of the station's check in which something pushed the arm, or moved
+            beside it.
     """
 
     n: int
@@ -180,7 +183,7 @@ class Reproduction:
     shown: Mapping[str, float]
     shares: Mapping[str, float]
     replays: tuple[int, int] = (0, 0)
-    pushed: int = 0
+    others: int = 0
 
     @property
     def nominal(self) -> Estimate:
@@ -224,10 +227,10 @@ class Reproduction:
                 "here, row for row to their end: nothing else acts in them. Where its rollouts "
                 "fail less often, that is counted as chance."
             )
-        if self.pushed >= PUSHED:
+        if self.others >= OTHERS:
             found.append(
-                f"While the station was measured, something pushed the arm in {self.pushed} "
-                "episodes: whatever did may have done so in the rollouts."
+                "While the station was measured, something pushed the arm or moved beside it in "
+                f"{self.others} episodes: whatever did may have done so in the rollouts."
             )
         found.append(f"Costs: {self.how}.")
         if abs(self.together) >= 0.005:
@@ -391,7 +394,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         shown,
         shares,
         replays,
-        int(twin.fit.get("pushed", 0)),
+        int(twin.fit.get("others", 0)),
     )
 
 
@@ -492,8 +495,8 @@ def combined(
     none = trust * passive[NONE] + even
     # A policy that fails by itself and an unknown gap look alike in takes: like none of these.
     prior |= {POLICY: none, UNMEASURED: none}
-    if found.pushed >= PUSHED:
-        prior[GapDimension.HUMAN_BEHAVIOR.value] *= len(GapDimension)
+    if found.others >= OTHERS:
+        prior[GapDimension.HUMAN_BEHAVIOR.value] *= OTHERS_TELL
     unmeasured = [c for c in prior if c not in found.leads] + [UNMEASURED]
     # What was not measured is one unknown, as likely as the likeliest thing that it may be: the
     # more there is that nobody measured, the likelier it would become by its mere number. It may

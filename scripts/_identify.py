@@ -23,7 +23,7 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.camera_findings import picture_age
+from gaploop.datasets.absolute.camera_findings import moved_beside, picture_age
 from gaploop.datasets.absolute.camera_looks import THUMB
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.absolute.recording import recording_of
@@ -50,6 +50,10 @@ from gaploop.teleop.stopping import stoppable
 TWIN: Final = "station_twin.yaml"
 LATE: Final = 1.1
 """A probe that took so many times what was planned came late."""
+BESIDE: Final = 0.005
+OFTEN: Final = 4
+"""Something moved beside the arm that fills so much of a picture; in a quarter of the episodes in
+which the arm stands, people are there: what the arm itself let go of rolls less often."""
 MOST_LOOKED_AT: Final = 20
 """Takes by whose pictures a camera's delay is told,"""
 LOOKED_AT_S: Final = 12.0
@@ -297,12 +301,14 @@ def identify(config: IdentifyConfig) -> Twin:
         )
         twin = replace(twin, world=world or twin.world)
     with options.progress("Testing commands, readings and pictures"):
-        shows = _shows(takes)
+        shows, says, others = _shows(takes), "", 0
         if pictures:
-            twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
+            delay, says, others = _seen(takes)
+            twin = replace(twin, parameters=(*twin.parameters, delay))
         seen: dict[str, Any] = {
-            "late": _late(takes, arm), "granted": granted, "shows": [f.line() for f in shows],
-            "pushed": max((len(f.episodes) for f in shows if f.kind == "pushed"), default=0),
+            "late": _late(takes, arm), "granted": granted,
+            "shows": [*(f.line() for f in shows), *([says] if says else [])],
+            "others": max(others, *(len(f.episodes) for f in shows if f.kind == "pushed"), 0),
         }  # fmt: skip
         twin = replace(twin, fit={**twin.fit, **seen})
     drawn = curves_png(drives.curves, list(drives.fit["error_by_joint"]))
@@ -393,35 +399,52 @@ def _shows(takes: Sequence[Take]) -> list[AbsoluteFinding]:
     return report.findings[:SHOWN]
 
 
-def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
-    """Return how much later the first camera's pictures come than the episodes say, as they show
-    it.
+def _seen(takes: Sequence[Take]) -> tuple[TwinParameter, str, int]:
+    """Return what the first camera's pictures show: how late they are, and what moves by itself.
 
-    What is seen is told to half a row at best: the interval is that much wider.
+    The delay is how much later they come than the episodes say; it is told to half a row at best:
+    the interval is that much wider. What moves while the arm stands is a sentence, and in how many
+    episodes it does, 0 where that are few.
     """
     runs, told_s, fps = list[tuple[FloatArray, FloatArray]](), list[float](), takes[0].info.fps
+    camera, beside = next(iter(takes[0].cameras), ""), list[float]()
     for take in takes:
-        angles, name = angles_rad(take.frames.state, take.info), next(iter(take.cameras), "")
-        if angles is None or not name or take.info.fps != fps or len(runs) == MOST_LOOKED_AT:
+        angles = angles_rad(take.frames.state, take.info)
+        if angles is None or camera not in take.cameras or take.info.fps != fps:
             continue
-        small = (
-            cv2.cvtColor(cv2.resize(p, THUMB, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
-            for p in itertools.islice(take.cameras[name](), round(LOOKED_AT_S * fps))
-        )
-        grey = np.array(list(small), dtype=np.float64)
-        age_s = take.frames.camera_age_s.get(name, np.zeros(len(grey)))[: len(grey)]
-        runs.append((np.degrees(angles[: len(grey)]), grey))
-        told_s.append(float(np.nanmean(age_s)) if np.isfinite(age_s).any() else 0.0)
+        small = np.array([
+            cv2.resize(p, THUMB, interpolation=cv2.INTER_AREA)
+            for p in itertools.islice(take.cameras[camera](), round(LOOKED_AT_S * fps))
+        ])  # fmt: skip
+        reading = np.degrees(angles[: len(small)])
+        if (share := moved_beside(reading, small, fps)) is not None:
+            beside.append(share)
+        if len(runs) < MOST_LOOKED_AT:
+            grey = np.array([cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in small], dtype=np.float64)
+            age_s = take.frames.camera_age_s.get(camera, np.zeros(len(grey)))[: len(grey)]
+            runs.append((reading, grey))
+            told_s.append(float(np.nanmean(age_s)) if np.isfinite(age_s).any() else 0.0)
+    moved = [share for share in beside if share > BESIDE]
+    says = (
+        f"Something moved in camera {camera} while the arm stood, in up to {max(moved):.0%} of the "
+        f"picture; {len(moved)} of {len(beside)} episodes. Not told apart: a person, an object "
+        "that rolls, another machine."
+    ) if moved else ""  # fmt: skip
+    others = len(moved) if OFTEN * len(moved) >= len(beside) else 0
     name = "sensor_noise.camera_delay.delay_s"
     age, why = picture_age(runs, fps)
     if age is None:
-        return TwinParameter(name, "s", 0.0, 0.0, (-math.inf, math.inf), False, f"pictures: {why}")
+        unknown = TwinParameter(
+            name, "s", 0.0, 0.0, (-math.inf, math.inf), False, f"pictures: {why}"
+        )
+        return unknown, says, others
     known_s, half_s = float(np.mean(told_s)), 0.5 / fps
     low, high = age.low - known_s - half_s, age.high - known_s + half_s
     delay_s = max(age.value - known_s, 0.0) if low > 0.0 else 0.0
-    return TwinParameter(
+    delay = TwinParameter(
         name, "s", 0.0, delay_s, (low, high), True, f"pictures: {len(runs)} episodes"
     )
+    return delay, says, others
 
 
 def _late(takes: Sequence[Take], arm: Any) -> str:

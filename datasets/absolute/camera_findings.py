@@ -72,6 +72,11 @@ TURNED: Final[Mapping[str, Callable[[FloatArray], FloatArray]]] = {
     "are flipped": lambda x: x[::-1],
 }
 """What was done to pictures, and what undoes it."""
+STOOD_S: Final = 0.5
+STOOD_DEG: Final = 0.3
+"""Readings that moved less for so long are those of an arm that stands."""
+UNLIKE: Final = 25.0
+"""Levels of 255 by which a pixel of something else differs; a video's compression seldom does."""
 STILL: Final = 12.0
 """What changes less within an episode stands still [levels of 255]."""
 WITH_ARM: Final = 0.5
@@ -476,6 +481,32 @@ def _shift(edges: FloatArray, reference: FloatArray, still: NDArray[np.bool_]) -
 
 def _apart(a: FloatArray, b: FloatArray) -> float:
     return float(np.abs(a - b).mean())
+
+
+def moved_beside(reading: FloatArray, pictures: NDArray[np.uint8], fps: float) -> float | None:
+    """Return in how much of a picture something moves while the arm stands, the largest share.
+
+    What changes all over, or row by row, is light and a lamp's flicker. None where it never stands.
+
+    Args:
+        reading: of all joints [deg], shape (n, n_joints).
+        pictures: small ones of the same rows, shape (n, height, width, 3).
+    """
+    n, most = round(STOOD_S * fps), list[float]()
+    if len(reading) <= n:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(reading, n + 1, axis=0)
+    for a, b in stretches(np.ptp(windows, axis=2).max(axis=1) < STOOD_DEG):
+        stood = pictures[a + n : b + n].astype(np.float64)
+        if len(stood) < max(n, 3):  # too short to see anything go by
+            continue
+        off = stood - np.median(stood, axis=0)
+        off -= np.median(off, axis=(1, 2), keepdims=True)
+        off -= np.median(off, axis=2, keepdims=True)
+        for unlike in (np.abs(off).max(axis=3) > UNLIKE).astype(np.uint8):
+            of_each = cv2.connectedComponentsWithStats(unlike)[2][1:, cv2.CC_STAT_AREA]
+            most.append(float(of_each.max(initial=0)) / unlike.size)
+    return max(most, default=None)
 
 
 def picture_age(

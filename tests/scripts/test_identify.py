@@ -22,7 +22,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_lines import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
-from gaploop.scripts._identify import _camera_delay
+from gaploop.scripts._identify import _seen
 from gaploop.scripts.cli import main
 from gaploop.sim.catalogue import arm_named
 from gaploop.sim.cell import SimCell
@@ -152,7 +152,8 @@ def test_late_pictures_are_a_parameter_of_the_twin() -> None:
         cameras = {"top": shown.__iter__}
         takes.append(Take(info, Outcome.SUCCESS, frames, nothing, cameras=cameras))
     rig.close()
-    found = _camera_delay(takes)
+    found, says, others = _seen(takes)
+    assert (says, others) == ("", 0)
     assert found.differs
     assert found.estimate == pytest.approx(0.11, abs=0.02)  # at 25 pictures a second
 
