@@ -44,8 +44,8 @@ from gaploop.sim.catalogue import arm_named, find_task
 from gaploop.sim.gaps import MECHANISMS, draw_gaps, mechanism_named
 from gaploop.sim.gaps.mechanism import UnavailableError
 
-DRAWS: Final = 6
-"""Severities and directions of each mechanism,"""
+DRAWS: Final = 12
+"""Severities and directions of each mechanism: half as many were surer of the wrong dimension,"""
 EACH: Final = 2
 """with so many scenes each,"""
 ROLLOUTS: Final = DRAWS * EACH
@@ -200,7 +200,7 @@ def rolled_out(
     place = resolve(policy)
     identity = policy_id(place)
     parameters, left_open, cell = in_twin(
-        folder, twin, twin.mechanisms, [identity, task, f"{sees} {max_s:g}", "hypotheses"]
+        folder, twin, twin.mechanisms, [identity, task, f"{sees} {max_s:g}", f"{DRAWS} draws"]
     )
     path, held = cell / "attempts.jsonl", dict[tuple[str, int], list[Attempt]]()
     if path.exists():

@@ -55,7 +55,7 @@ class DiagnoseConfig:
     explain the failures, with every gap that nobody measured, too. Continues where it was
     stopped."""
     n: int = 40
-    """With --twin: scenes, the same in every cell. Below 12 no hypotheses are rolled out."""
+    """With --twin: scenes, the same in every cell. Below 24 no hypotheses are rolled out."""
     workers: int = 2
     """With --twin: processes."""
     factors: bool = False
