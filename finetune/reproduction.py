@@ -323,23 +323,27 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     rows = np.vstack([columns, low, np.ones(columns.shape[1])])
     weights = np.random.default_rng(0).dirichlet([*np.ones(len(columns)), 0.5, 0.5], DRAWS)
     drawn = np.asarray(weights @ rows)
-    failing = rate(station.failed, station.failed + station.succeeded)
+    attempts_there = station.failed + station.succeeded
+    failing = rate(station.failed, attempts_there)
     rng = np.random.default_rng(1)
     there = rng.beta(station.failed + 0.5, station.succeeded + 0.5, DRAWS)
     if not station.rate_known:  # what was counted may be all, or the failures that somebody kept
         there = np.where(rng.random(DRAWS) < ALL_KEPT, there, rng.random(DRAWS))
-    rate_p = None
+    rate_p, nothing_else = None, np.zeros(DRAWS, dtype=np.bool_)
     if station.rate_known:
         # Two-sided posterior predictive p of the station's failures, given the twin's.
         from scipy.stats import betabinom
 
         fails = float(full.sum())
-        predicted = betabinom(
-            station.failed + station.succeeded, fails + 0.5, len(full) - fails + 0.5
-        )
+        predicted = betabinom(attempts_there, fails + 0.5, len(full) - fails + 0.5)
         half = 0.5 * predicted.pmf(station.failed)  # mid-p: counts are few
         below = float(predicted.cdf(station.failed) - half)
         rate_p = min(1.0, 2.0 * min(below, 1.0 - below))
+        if mechanisms and not station.replayed:
+            # What was measured brings so many failures, or something else acts as well and any
+            # number of them is as likely: even odds before. Rows that were replayed tell more.
+            alone, any_rate = float(predicted.pmf(station.failed)), 1.0 / (attempts_there + 1)
+            nothing_else = rng.random(DRAWS) < alone / (alone + any_rate)
     means = np.array([per_scene[m].mean() for m in mechanisms])
     over, beyond = failing.value - float(full.mean()), there - drawn[:, 1]
     replays = (station.replayed, station.followed)
@@ -370,6 +374,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         _kind(r.failure_mode, r.phase) for r in done[mechanisms].values() if not r.success
     ]
     modes_p = _modes_p(station.modes, twin_modes)
+    beyond[nothing_else] = 0.0
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
     causes = [*(m.partition(".")[0] for m in mechanisms), POLICY, UNMEASURED]
     # What fails more often than the station, beyond chance, isn't what was there.
