@@ -207,7 +207,7 @@ def pytest_collection() -> None:
 def _draw_members(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked `members(n)` keep n: others with each commit, so that a run can be repeated.
 
-    Where files are named, all of them run.
+    Tests with one `of` are one family. Where files are named, all of them run.
     """
     here = Path(__file__).parent
     if [Path(config.rootpath, name) for name in config.args] != [here]:
@@ -217,8 +217,9 @@ def _draw_members(config: pytest.Config, items: list[pytest.Item]) -> None:
     )
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("members"):
-            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if mark := item.get_closest_marker("members"):
+            family = mark.kwargs.get("of", item.nodeid.partition("[")[0])
+            families.setdefault(family, []).append(item)
     left_out = set[pytest.Item]()
     for name, members in families.items():
         (most,) = next(members[0].iter_markers("members")).args

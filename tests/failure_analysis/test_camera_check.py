@@ -240,6 +240,7 @@ def test_what_follows_from_how_it_went_is_no_change_of_a_camera() -> None:
     assert not report.found
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize("turn_deg", [0.0, 10.0, 30.0])
 def test_a_camera_that_was_knocked_far_isnt_called_unchanged(turn_deg: float) -> None:
     """One knocked by 10° in all three angles: "nothing has changed", since nothing fitted."""

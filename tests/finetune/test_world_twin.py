@@ -251,7 +251,7 @@ class Watched(Beside):
 gym.register("gym_follow/Watched-v0", entry_point=Watched, max_episode_steps=STEPS)
 
 
-@pytest.mark.members(2)
+@pytest.mark.members(1)
 @pytest.mark.parametrize(
     ("gap", "named"),
     [
@@ -475,6 +475,7 @@ class Swing:
         return np.array([at, 0.3 * at], dtype=np.float32)
 
 
+@pytest.mark.members(1)
 @pytest.mark.parametrize(("gap", "shows_more"), [("latency", False), ("weak", True)])
 def test_what_the_nominal_simulation_shows_too_is_no_fault_of_the_station(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gap: str, shows_more: bool

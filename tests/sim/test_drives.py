@@ -113,7 +113,7 @@ def test_a_delay_is_found_to_the_step() -> None:
     assert drives.fit["open_loop_error_after"] < 0.05 * drives.fit["open_loop_error_before"]
 
 
-@pytest.mark.members(1)
+@pytest.mark.members(2, of="faults of one joint")
 @pytest.mark.parametrize("late_s", [0.12, 0.0])
 def test_a_delay_is_found_where_each_joint_moves_by_itself(late_s: float) -> None:
     """Of a probe's parts the last moved the gripper alone: judged by them, no arm was ever late."""
@@ -132,6 +132,7 @@ def test_backlash_is_found() -> None:
     assert high - low < 0.005
 
 
+@pytest.mark.members(2, of="faults of one joint")
 @pytest.mark.parametrize(
     "beside",
     [
@@ -186,6 +187,7 @@ def test_what_lags_or_reads_in_steps_has_no_dead_band(station: dict[str, Values]
 LOOSE = {"elbow_flex.lost_fraction": 0.4, "elbow_flex.lost_s": 0.4}
 
 
+@pytest.mark.members(2, of="faults of one joint")
 @pytest.mark.parametrize(
     "beside",
     [
@@ -301,6 +303,7 @@ def test_steps_of_an_encoder_are_measured_whatever_its_servo_rounds_to(step_rad:
     assert encoder_step_rad(logs) == pytest.approx(step_rad, rel=0.02)
 
 
+@pytest.mark.members(2, of="faults of one joint")
 def test_noise_of_encoders_is_measured() -> None:
     noise = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
     _, differs = found_in(noise)

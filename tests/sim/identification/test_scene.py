@@ -75,7 +75,7 @@ BASE = {"dx_m": 0.014, "dy_m": -0.009, "droll_rad": 0.02, "dpitch_rad": -0.02, "
 CAST = {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}
 
 
-@pytest.mark.members(1)
+@pytest.mark.members(1, of="fits of a whole scene")
 @pytest.mark.parametrize(
     "put_in",
     [
@@ -101,6 +101,7 @@ def test_what_was_put_in_is_found_within_its_interval(put_in: Mapping[str, Value
             assert low <= truth <= high, f"{name}: {truth} isn't in [{low:.4f}, {high:.4f}]"
 
 
+@pytest.mark.members(1, of="fits of a whole scene")
 @pytest.mark.slow
 def test_blur_and_size_are_found_beside_each_other() -> None:
     found = fitted(
@@ -167,7 +168,7 @@ def test_a_bent_hand_is_told_within_its_interval() -> None:
     assert covered >= 0.8 * 24
 
 
-@pytest.mark.members(1)
+@pytest.mark.members(1, of="fits of a whole scene")
 @pytest.mark.parametrize(
     "values",
     [{"shoulder_pan.drift_rad": 0.07}, {"drift_rad": 0.04}, {"shoulder_lift.drift_rad": 0.05}],
