@@ -638,9 +638,9 @@ def check_takes(
     takes = {uid: tuple(check.judge(looks)) for uid, looks in seen.items()}
     if not any(takes.values()):
         return None
-    yes = {(a.camera, a.question) for told in takes.values() for a in told if a.answer is YesNo.YES}
-    if any(_may_follow(kinds, *key) for key in yes):
+    if any(_may_follow(kinds, a) for told in takes.values() for a in told):
         until = [_until_closed(some) for some in (before, now)]
+        until[1] = [min(rows, max(until[0])) for rows in until[1]]  # those that fail run on
         if [*until[0], *until[1]] != [len(take.frames) for take in (*before, *now)]:
             early = _known(before, until[0])
             for take, rows in zip(now, until[1], strict=True):
@@ -669,10 +669,11 @@ def _examples(
     return {key: (uid, picture) for key, (_, uid, picture) in best.items()}
 
 
-def _may_follow(kinds: Mapping[str, Kind], camera: str, question: str) -> bool:
-    """Say whether what an arm takes, or leaves, may bring a yes."""
-    stays = kinds.get(camera) is Kind.FIXED and question in ("moved", "crop")
-    return question in QUESTIONS and not stays
+def _may_follow(kinds: Mapping[str, Kind], told: CameraAnswer) -> bool:
+    """Say whether what an arm takes, or leaves, may bring a yes; or where it stands, `UNLIKE`."""
+    stays = kinds.get(told.camera) is Kind.FIXED and told.question in ("moved", "crop")
+    yes = told.answer is YesNo.YES and told.question in QUESTIONS and not stays
+    return yes or told.why == UNLIKE
 
 
 def _shown_before(
@@ -686,7 +687,10 @@ def _shown_before(
     early, answers = {(a.camera, a.question): a for a in before}, list[CameraAnswer]()
     for a in whole:
         b = early.get((a.camera, a.question))
-        if a.answer is YesNo.YES and _may_follow(kinds, a.camera, a.question):
+        if a.why == UNLIKE:
+            if b is not None and b.why != UNLIKE:
+                a = replace(a, why="an arm that stands in the picture may be what differs")
+        elif _may_follow(kinds, a):
             side = math.copysign(1.0, a.value)
             if b is None or not side * b.value > HINTS * b.reach:
                 why = "it doesn't show before the gripper closes: the outcome may be what does"

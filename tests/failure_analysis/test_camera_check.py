@@ -19,8 +19,12 @@ from gaploop.failure_analysis.cameras.camera_check import (
     BY_PLACE,
     LIES_BETTER,
     QUESTIONS,
+    UNLIKE,
+    CameraAnswer,
     CameraCheck,
+    CameraReport,
     YesNo,
+    _shown_before,
     check_takes,
     judge,
 )
@@ -238,6 +242,17 @@ def test_what_follows_from_how_it_went_is_no_change_of_a_camera() -> None:
     report = check_takes(good, [handled(20 + k, False) for k in range(8)], "these")
     assert report is not None
     assert not report.found
+
+
+@pytest.mark.parametrize(("why", "stays"), [("", False), (UNLIKE, True)])
+def test_an_arm_that_stands_before_the_place_has_moved_no_camera(why: str, stays: bool) -> None:
+    """Failures ran on for 10 s with the arm in the middle, successes for 3.5 s: the camera "doesn't
+    lie on its usual pictures", in 8 of 8 episodes."""
+    whole = CameraAnswer("top", "moved", YesNo.UNKNOWN, "shift_x", 9.0, 1.0, why=UNLIKE)
+    early = replace(whole, answer=YesNo.UNKNOWN if why else YesNo.NO, why=why)
+    kinds = {"top": Kind.FIXED}
+    report = CameraReport("these", 4, kinds, {"a": _shown_before(kinds, [whole], [early])}, {})
+    assert ("doesn't lie on" in " ".join(report.lines())) == stays
 
 
 @pytest.mark.members(1)
