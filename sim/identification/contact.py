@@ -498,13 +498,13 @@ def _row(name: str, at: float, errors: FloatArray, known: FloatArray, source: st
     nominal, unit, (low, high) = _NOMINAL[name], "N" if name == STICKY else "1", PRIOR[name]
     found, tail = (at, *ends(at, errors)), (1.0 - CONFIDENCE) / 2.0
     widest = float(np.quantile(known, 1.0 - tail) - np.quantile(known, tail))
-    if found[2] - found[1] > USEFUL * widest:
+    as_usual = np.min(at + errors) <= _scaled(name, nominal) <= np.max(at + errors)
+    if as_usual and found[2] - found[1] > USEFUL * widest:
         return untold(name, f"{source}: too many contacts feel alike")
     estimate, *interval = (
         min(max(value if name == STICKY else math.exp(value), low), high) for value in found
     )
-    if np.min(at + errors) <= _scaled(name, nominal) <= np.max(at + errors):
-        estimate = nominal
+    estimate = nominal if as_usual else estimate
     return TwinParameter(
         name, unit, nominal, estimate,
         (min(interval[0], estimate), max(interval[1], estimate)), True, source,

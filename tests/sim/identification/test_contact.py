@@ -20,8 +20,10 @@ from gaploop.sim.identification.contact import (
     FULL,
     MASS,
     PRIOR,
+    STICKY,
     WANDERS,
     Simulated,
+    _row,
     contact_script,
     ends,
     fit_contact,
@@ -138,6 +140,15 @@ def test_what_feels_alike_is_not_excited_and_the_rest_is(takes: list[Take]) -> N
     assert [name for name, p in rows.items() if p.excited] == [MASS]
     assert not rows[MASS].differs
     assert all(p.estimate == p.nominal for p in rows.values())
+
+
+@pytest.mark.parametrize(("at_n", "is_told"), [(2.6, True), (1.4, False)])
+def test_what_sticks_however_much_is_told_as_wide_as_it_is(at_n: float, is_told: bool) -> None:
+    """Of an object that sticks by 2.8 N, 1.5 to 4.5 N was said to "feel like too many"."""
+    errors, known = np.linspace(-1.5, 1.5, 60), np.linspace(0.0, 4.5, 300)
+    row = _row(STICKY, at_n, errors, known, "probe")
+    assert row.excited == row.differs == is_told
+    assert not is_told or row.interval[1] - row.interval[0] > 2.0
 
 
 def cut_off(takes: list[Take], at_s: float) -> list[Take]:
