@@ -329,7 +329,8 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     there = rng.beta(station.failed + 0.5, station.succeeded + 0.5, DRAWS)
     if not station.rate_known:  # what was counted may be all, or the failures that somebody kept
         there = np.where(rng.random(DRAWS) < ALL_KEPT, there, rng.random(DRAWS))
-    rate_p, nothing_else = None, np.full(DRAWS, False)
+    rate_p: float | None = None
+    nothing_else: NDArray[np.bool_] = np.full(DRAWS, False)
     if station.rate_known:
         # Two-sided posterior predictive p of the station's failures, given the twin's.
         from scipy.stats import betabinom
