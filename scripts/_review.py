@@ -14,7 +14,7 @@ from gaploop.core.station import StationScene, load_station
 from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis import load_diagnosis
-from gaploop.failure_analysis.review.label_session import LabelSession, rescue
+from gaploop.failure_analysis.review.label_session import LabelSession, append_command, rescue
 from gaploop.failure_analysis.review.project import read_project
 from gaploop.failure_analysis.review.server import build, serve
 from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
@@ -71,7 +71,7 @@ def run(config: ReviewConfig) -> int:
     if left:
         raise UnusableInputError(
             f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
-            f"Append its lines to that file once it can be written."
+            f"Once it can be written: {append_command(left, store)}"
         )
     return 0
 

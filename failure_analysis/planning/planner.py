@@ -462,9 +462,9 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
             if reproduced:
                 return _look_first(summary["station"])
             there = REPLAY if summary.get("sim_to_sim") else ASK_POLICY
-            return f"Not decided: nothing here rules out {', '.join(map(words, hidden))}. " + (
-                there if _is_elsewhere(summary) else MEASURE
-            )
+            step = there if _is_elsewhere(summary) else MEASURE
+            few = " or ".join(map(words, hidden)) if len(hidden) <= 2 else f"{len(hidden)} causes"
+            return f"Not decided. {step} Nothing here rules out {few} yet."
         if summary.get("takes") and not summary.get("diagnosed", 1):
             return "Nothing failed: there is nothing to put right or to collect for."
         if not quotas and summary.get("takes"):

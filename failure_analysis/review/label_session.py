@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import threading
 import time
 from collections import deque
@@ -300,6 +301,13 @@ def rescue(events: Sequence[LabelEvent], folder: Path) -> Path:
     path = folder / "gaploop_unsaved_labels.jsonl"
     labels.append(path, *events)
     return path
+
+
+def append_command(left: Path, store: LabelStore) -> str:
+    """Return what a shell runs to append rescued events; a first label's folder isn't there yet."""
+    file = store.file.relative_to(store.root)
+    words = [shlex.quote(str(p)) for p in (store.root, file.parent, left, file)]
+    return "cd {} && mkdir -p {} && cat {} >> {}".format(*words)
 
 
 @dataclass(frozen=True)

@@ -134,18 +134,21 @@ def free_socket(port: int) -> socket.socket:
     Raises:
         UnusableInputError: none is free.
     """
+    why = ""
     for candidate in range(port, port + PORTS) if port else (0,):
         bound = socket.socket()
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((HOST, candidate))
             bound.listen()
-        except (OSError, OverflowError):
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error).removeprefix("bind(): ")
             bound.close()
             continue
         return bound
     raise UnusableInputError(
-        f"Ports {port} to {port + PORTS - 1} are all taken. Name another with --port."
+        f"No port from {port} to {port + PORTS - 1} can be used: {why.rstrip('.')}. "
+        "Name another with --port, from 1024 to 65535."
     )
 
 

@@ -380,14 +380,23 @@ def test_bad_budgets_are_refused() -> None:
         Budget(hours=float("nan"))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
 @pytest.mark.parametrize(("ground", "asks"), [("cell", "--twin"), ("elsewhere", "--trained_on")])
-def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, asks: str) -> None:
-    """The only twin there is shows gaploop's own cell."""
+def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(
+    ground: str, asks: str, count: int
+) -> None:
+    """The only twin there is shows gaploop's own cell.
+
+    The step comes first: six causes that were listed before it hid it.
+    """
     plain = diagnosed({})
-    evidence = {"ground": ground, "evidence": {"cannot_rule_out": ["visual_domain"]}}
+    hidden = [d.value for d in list(GapDimension)[:count]]
+    evidence = {"ground": ground, "evidence": {"cannot_rule_out": hidden}}
     ask = PlanRequest(Budget(takes=40), prior(), about=PlanContext(Path("plan"), "base"))
     plan = plan_for(replace(plain, summary={**plain.summary, **evidence}), ask)
     assert asks in plan.stop
+    assert plan.stop.index(" first: ") < plan.stop.index("Nothing here rules out")
+    assert (f"{count} causes" in plan.stop) == (count > 2)
     assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")
 
 

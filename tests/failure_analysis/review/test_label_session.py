@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gaploop.failure_analysis.review.label_session import (
     WEIGHTS,
     LabelSession,
     TakeStatement,
+    append_command,
     rescue,
 )
 from gaploop.failure_analysis.review.page import KEYS, PLAYER
@@ -173,12 +175,18 @@ def test_a_vanished_folder_costs_no_label(dataset: Path) -> None:
 def test_what_could_not_be_written_at_all_is_handed_back(dataset: Path, tmp_path: Path) -> None:
     session = LabelSession(open_labelled(dataset), "ana")
     uid = uids(session)[0]
-    shutil.rmtree(dataset)
+    away = dataset.rename(tmp_path / "away from here")
     session.say(uid, SLIP)
     lost = session.close()
     assert {e.field: e.value for e in lost} == SLIP.values()
     kept = [json.loads(line) for line in rescue(lost, tmp_path).read_text().splitlines()]
     assert [line["uid"] for line in kept] == [uid] * 4
+    # The command that is printed appends them, though no label was ever there.
+    shutil.rmtree(away / "meta" / "gap", ignore_errors=True)
+    store = open_labelled(away)
+    command = append_command(tmp_path / "gaploop_unsaved_labels.jsonl", store)
+    subprocess.run(command, shell=True, check=True)
+    assert open_labelled(away).episodes[0].failure_mode == "slip"
 
 
 def test_a_dataset_recorded_elsewhere_gets_its_columns_with_the_first_label(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -146,9 +147,22 @@ def test_a_busy_port_gives_way_to_the_next_free_one() -> None:
             assert port < found.getsockname()[1] < port + PORTS
 
 
-def test_where_no_port_is_free_it_says_so() -> None:
-    with pytest.raises(UnusableInputError, match="--port"):
-        free_socket(65536)
+@pytest.mark.parametrize("port", [65536, -30])
+def test_where_no_port_can_be_used_it_says_why(port: int) -> None:
+    """They were called taken where there are none such, or the system keeps them for itself."""
+    with pytest.raises(UnusableInputError, match="--port") as said:
+        free_socket(port)
+    assert "taken" not in str(said.value)
+    assert "0-65535" in str(said.value)
+
+
+def test_ports_that_the_system_keeps_are_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(UnusableInputError, match="Permission denied"):
+        free_socket(80)
 
 
 def one_line(said: str) -> str:
