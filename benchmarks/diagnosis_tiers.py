@@ -161,11 +161,15 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Type the page at station after station; what the folder holds counts."""
     path = folder / "stations.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    todo = range(len(ORDER))[config.first :][: config.n or None]
+    asked, done = (
+        range(len(ORDER))[config.first :][: config.n or None],
+        {r["station"] for r in rows},
+    )
+    todo = [k for k in asked if k not in done]
     seed, remedies = FIRST + config.seed, REMEDIES in config.tasks
-    with options.progress("Stations", total=len(todo)) as advance:
-        advance(len(rows))
-        for k in todo[len(rows) :]:
+    with options.progress("Stations", total=len(asked)) as advance:
+        advance(len(asked) - len(todo))
+        for k in todo:
             rows.append(_station(k, seed, folder.resolve(), remedies))
             with path.open("a") as file:
                 file.write(json.dumps(options.jsonable(rows[-1])) + "\n")

@@ -266,6 +266,8 @@ ASIDE_M: Final = [(0.0, 0.0)] + [
 ]
 OUT_M: Final = [0.01 * k for k in range(-4, 25)]
 """Where a tool is looked for that is between the jaws."""
+MOST_REACH_M: Final = 20.0
+"""Between the joints of an arm: more is taken for millimetres."""
 DIVERGED: Final = "the simulation becomes unstable (MuJoCo meets NaN or huge numbers)"
 STEADIER: Final = (
     'Give <option> a smaller timestep, joints some armature="0.01" and damping, and see that '
@@ -645,6 +647,14 @@ def _inside(world: GymWorld) -> Iterator[CheckResult]:
         if not isinstance(world.action_space, gymnasium.spaces.Box):
             said = f"{said.partition(';')[0]}; it takes {world.action_space}, no Box: not moved"
         yield _result("inside", said, subject="drives")
+        bodies = model.jnt_bodyid[list(known.roles.arm)]
+        reach_m = float(np.ptp(known.data.xpos[bodies], axis=0).max()) if len(bodies) else 0.0
+        if reach_m > MOST_REACH_M:
+            said = (
+                f"the arm's joints are {reach_m:.0f} m apart: the model seems to be in millimetres"
+            )
+            fix = 'MuJoCo counts in metres: scale meshes (scale="0.001 0.001 0.001") and places.'
+            yield CheckResult("inside", Level.WARN, said, fix, subject="size")
     can = world.parameters()
     possible = [key for key, why in can.items() if not why]
     said = f"{len(possible)} of {len(can)} can be injected: {', '.join(possible)}"

@@ -594,7 +594,7 @@ class Demonstrations:
         self._won.append(success)
         injected = [asdict(gap) for gap in attempts.world.injected]
         self._scenes.append({**scene, "injected": injected})
-        self._domain = "sim_target" if attempts.world.injected else "sim"
+        self._domain = "sim_target" if attempts.world.is_target else "sim"
 
     def __enter__(self) -> Demonstrations:
         if self._root.exists():

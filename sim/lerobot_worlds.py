@@ -272,8 +272,7 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         rest = {k: v for k, v in observation.items() if k not in own} if own else observation
         shown, pictures = _channels_last(own), pictures_in(rest)
         if not pictures and self.render_mode is not None and not {"pixels", SCENE} & set(own):
-            drawn = self.world.render()
-            pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
+            pictures = pictures_in(self.world.render())
         if own and pictures:
             pictures |= pictures_in({CAMERA: shown.get("pixels", {})})
         if pictures:
@@ -287,7 +286,7 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
             shown[SCENE] = np.asarray(shown["agent_pos"], dtype=np.float32)
         if not shown:
             raise UnusableInputError(
-                f"{self.world.instruction} shows neither vectors nor pictures (RGB, uint8), so "
+                f"{self.world.instruction} shows neither numbers nor pictures (uint8), so "
                 "that a policy has nothing to go by. Show them by a gymnasium.Wrapper of yours."
             )
         return shown
@@ -301,7 +300,10 @@ def _is_named(observation: Any) -> bool:
 
 def _channels_last(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _channels_last(part) for key, part in value.items()}
+        return {
+            key: state_in(part) if key in STATES else _channels_last(part)
+            for key, part in value.items()
+        }
     return value if (picture := picture_of(value)) is None else picture
 
 

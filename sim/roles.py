@@ -22,7 +22,8 @@ from gaploop.sim.gaps.mechanism import SpecEdit, Vector
 from gaploop.sim.views import Mounted
 
 KINDS: Final = ("arm", "gripper", "object", "table", "cameras")
-SCALAR: Final = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+HINGE: Final = int(mujoco.mjtJoint.mjJNT_HINGE)
+SCALAR: Final = (HINGE, int(mujoco.mjtJoint.mjJNT_SLIDE))
 MUCH_LARGER: Final = 2
 """A body with several moving parts is the hand, unless one part has this many times the joints."""
 LEAST_ARM: Final = 4
@@ -279,8 +280,8 @@ def _limbs(model: mujoco.MjModel, body: int, scalar: Sequence[int]) -> list[Limb
         words = f"{model.joint(chain[-1]).name} {_name(model, int(model.jnt_bodyid[chain[-1]]))}"
         if any(word in words.lower() for word in GRIPPER_WORDS):
             gripper, hand = [chain.pop()], int(model.body_parentid[body])
-    hinge = int(mujoco.mjtJoint.mjJNT_HINGE)
-    return [([j for j in chain if int(model.jnt_type[j]) == hinge], gripper, hand)]
+    servos = servo_joints(model)  # other slides are a base's, or of what is pushed along
+    return [([j for j in chain if int(model.jnt_type[j]) == HINGE or j in servos], gripper, hand)]
 
 
 def _hands(
@@ -360,8 +361,12 @@ FOLLOWS: Final = (
 )  # fmt: skip
 """An actuator of another kind isn't sent where: an `intvelocity` is sent how fast."""
 ZERO_KEYS: Final = ("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad")
+UNLIMITED_M: Final = 0.2
+"""To a radian, of a slide without limits: about what it moves the hand of the cell's arm."""
 USUAL_HZ: Final = 30.0
-CHANNELS: Final = 3
+OPAQUE: Final = 255
+LEAST_PICTURE: Final = 16
+"""Numbers in at least so many rows and columns are a picture, of depths for instance."""
 USUAL_NAMES: Final = ("model", "data", "mj_model", "mj_data")
 
 type Env = gym.Env[Any, Any]
@@ -369,12 +374,12 @@ type Env = gym.Env[Any, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """A number of an observation that is a joint's angle.
+    """A number of an observation that is a joint's angle, or a slide's place.
 
     Attributes:
         path: keys to the array that it is in.
         joint: column of the arm's joints.
-        per_rad: 1, or 180 / π where it is in degrees.
+        per_rad: 1, or 180 / π where it is in degrees; of a slide as `Survey.per_rad`.
     """
 
     path: tuple[str, ...]
@@ -390,10 +395,12 @@ class Survey:
     Attributes:
         data: as the environment was reset with seed 0.
         servos: actuator of each joint where all of the arm are driven by position servos, or ().
-        sent: what each of those is sent: so many times where [rad or m], plus so much.
+        sent: what each of those is sent: so many times where [rad], plus so much.
         readings: where the observation shows joint angles.
         zero_keys: as of `SensorPath`.
         qpos: address of each joint's angle.
+        per_rad: what a radian of a gap is there: 1 of a hinge, of a slide as much of its range [m]
+            as a radian is of half a turn.
     """
 
     model: mujoco.MjModel
@@ -404,6 +411,7 @@ class Survey:
     readings: tuple[Reading, ...]
     zero_keys: tuple[str | None, ...]
     qpos: NDArray[np.int64]
+    per_rad: Vector
 
 
 def survey(env: Env, roles: Path | None = None) -> Survey | None:
@@ -423,9 +431,18 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     keys = (*ZERO_KEYS, *[""] * count)[:count] + (None,) * len(found.gripper)
     at_rest, still = copy.copy(model), copy.copy(data)
     driving = tuple(by_joint.get(j, -1) for j in joints) if driven and found.arm else ()
-    sent = tuple(servos.get(a, (1.0, 0.0)) for a in driving)
-    readings = tuple(_readings(env, data, qpos[:count]))
-    return Survey(at_rest, still, found, driving, sent, readings, keys, qpos)
+    per_rad = np.array([_per_rad(model, j) for j in joints])
+    each = zip((servos.get(a, (1.0, 0.0)) for a in driving), per_rad, strict=False)
+    sent = tuple((times * float(unit), plus) for (times, plus), unit in each)
+    readings = tuple(_readings(env, data, qpos[:count], per_rad[:count]))
+    return Survey(at_rest, still, found, driving, sent, readings, keys, qpos, per_rad)
+
+
+def _per_rad(model: mujoco.MjModel, joint: int) -> float:
+    if int(model.jnt_type[joint]) == HINGE:
+        return 1.0
+    range_m = float(np.ptp(model.jnt_range[joint])) * bool(model.jnt_limited[joint])
+    return range_m / np.pi or UNLIMITED_M
 
 
 def find_model(env: Env) -> tuple[mujoco.MjModel | None, mujoco.MjData | None]:
@@ -460,7 +477,7 @@ def inside(env: Env, holders: tuple[type, ...] = ()) -> Iterator[Any]:
         for holder in layer:
             yield holder
             for value in _parts(holder):
-                is_object = hasattr(value, "__dict__") and not callable(value)
+                is_object = bool(_attributes(value)) and not callable(value)
                 is_object &= not isinstance(value, ModuleType)
                 is_holder = isinstance(value, holders) and len(cast("Any", value)) < MOST_HOLDERS
                 if (is_object or is_holder) and id(value) not in seen:
@@ -479,13 +496,30 @@ def diverged(data: mujoco.MjData) -> bool:
 def set_alike(there: Iterable[Any], here: Iterable[Any]) -> None:
     """Give objects inside an environment the numbers of those inside another one like it."""
     for to, of in zip(there, here, strict=False):
-        for name, value in list(vars(of).items()) if type(to) is type(of) else ():
-            own = vars(to).get(name)
+        theirs = _attributes(to) if type(to) is type(of) else {}
+        for name, value in _attributes(of).items() if theirs else ():
+            own = theirs.get(name)
             if isinstance(own, np.ndarray) and isinstance(value, np.ndarray):
                 if own.shape == value.shape and own.flags.writeable:
                     np.copyto(own, value, casting="unsafe")
             elif isinstance(value, int | float) and isinstance(own, int | float):
-                vars(to)[name] = value
+                if name in getattr(to, "__dict__", {}):
+                    vars(to)[name] = value  # past a property of that name
+                else:
+                    object.__setattr__(to, name, value)
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    """Return what an object holds by name, in its slots and beside them."""
+    found = dict[str, Any]()
+    for kind in type(holder).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            called = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+            if hasattr(holder, called):  # one that was never set isn't there
+                found[called] = getattr(holder, called)
+    return found | getattr(holder, "__dict__", {})
 
 
 def _parts(holder: Any) -> Iterable[Any]:
@@ -493,7 +527,7 @@ def _parts(holder: Any) -> Iterable[Any]:
         return holder.values()
     if isinstance(holder, list | tuple):
         return holder
-    own = getattr(holder, "__dict__", {})  # of two states the one to plan with is called otherwise
+    own = _attributes(holder)  # of two states the one to plan with is called otherwise
     return [own[name] for name in sorted(own, key=lambda name: name.strip("_") not in USUAL_NAMES)]
 
 
@@ -529,17 +563,37 @@ def _pictures_of(space: gym.Space[Any], name: str = "") -> Iterator[str]:
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.items():
             yield from _pictures_of(part, str(key))
-    elif isinstance(space, gym.spaces.Box) and picture_of(space.low) is not None:
+    elif isinstance(space, gym.spaces.Box) and picture_of(space.high) is not None:
         yield name
 
 
 def picture_of(value: Any) -> NDArray[np.uint8] | None:
-    """Return an RGB picture (height, width, 3), a view of what also may have its channels first."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != 3:
+    """Return a picture as RGB, shape (height, width, 3), or None of what is none.
+
+    It may be grey, with or without an axis for it, RGBA, or have its channels first. Four channels
+    are RGBA where the last is opaque; else they may be four grey pictures in a row.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in (2, 3):
         return None
-    if value.shape[2] == CHANNELS:
-        return value
-    return value.transpose(1, 2, 0) if value.shape[0] == CHANNELS else None
+    last = value[..., None] if value.ndim == 2 else value
+    if last.shape[2] not in (1, 3, 4):
+        last = last.transpose(1, 2, 0)
+    if last.shape[2] == 1:
+        return np.repeat(last, 3, axis=2)
+    if last.shape[2] == 3 or (last.shape[2] == 4 and last.size and (last[..., 3] == OPAQUE).all()):
+        return last[..., :3]
+    return None
+
+
+def shown_as(value: NDArray[np.uint8], rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return an RGB picture, shape (height, width, 3), in the form of `value`: see `picture_of`."""
+    first = value.ndim == 3 and value.shape[2] not in (1, 3, 4)
+    channels = 1 if value.ndim == 2 else value.shape[0 if first else 2]
+    if channels == 1:
+        rgb = rgb.mean(axis=2, keepdims=True).round().astype(np.uint8)
+    elif channels == 4:
+        rgb = np.dstack([rgb, np.full_like(rgb[..., :1], OPAQUE)])
+    return rgb.transpose(2, 0, 1) if first else rgb.reshape(rgb.shape[: value.ndim])
 
 
 def takes_targets(env: Env, roles: Path | None = None) -> bool:
@@ -566,20 +620,42 @@ def takes_targets(env: Env, roles: Path | None = None) -> bool:
 def numbers_in(
     observation: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any]]]:
-    """Yield the vectors of an observation, each with the keys to it; views, also of tensors."""
-    if isinstance(observation, tuple):
+    """Yield the numbers of an observation, each part as a vector with the keys to it.
+
+    Views, of arrays and tensors; rows stand one after the other.
+    """
+    if isinstance(observation, tuple | list):
         observation = dict(enumerate(observation))
     if isinstance(observation, Mapping):
         for key, value in observation.items():
             yield from numbers_in(value, (*path, str(key)))
-    elif getattr(observation, "ndim", 0) in (1, 2) and hasattr(observation, "__array__"):
-        rows = np.atleast_2d(np.asarray(observation))
-        if len(rows) == 1:  # some show batches of one
-            yield path, rows[0]
+    elif isinstance(observation, bool | int | float) or hasattr(observation, "__array__"):
+        rows = np.asarray(observation)
+        is_picture = rows.ndim == 2 and (rows.dtype == np.uint8 or min(rows.shape) >= LEAST_PICTURE)
+        if rows.dtype.kind in "biuf" and rows.ndim <= 2 and not is_picture:
+            yield path, rows.reshape(-1)
 
 
-def _readings(env: Env, data: mujoco.MjData, addresses: NDArray[np.int64]) -> Iterator[Reading]:
-    """Move the arm at random and find which numbers are its joints' angles."""
+def writable(observation: Any) -> Any:
+    """Return a copy of an observation in which single numbers are arrays, too: shape ()."""
+    if isinstance(observation, Mapping):
+        return {key: writable(value) for key, value in observation.items()}
+    if isinstance(observation, tuple | list):
+        parts, kind = [writable(value) for value in observation], type(observation)
+        return kind(*parts) if hasattr(observation, "_fields") else kind(parts)
+    if isinstance(observation, bool | int | float | np.generic):
+        return np.array(observation)
+    return copy.deepcopy(observation)
+
+
+def _readings(
+    env: Env, data: mujoco.MjData, addresses: NDArray[np.int64], units: Vector
+) -> Iterator[Reading]:
+    """Move the arm at random and find which numbers are its joints' angles, or slides' places.
+
+    Args:
+        units: as `Survey.per_rad`, shape (n,), of the joints at `addresses`.
+    """
     space = env.action_space
     if not len(addresses) or not isinstance(space, gym.spaces.Box):
         return
@@ -598,10 +674,10 @@ def _readings(env: Env, data: mujoco.MjData, addresses: NDArray[np.int64]) -> It
     for path in seen[0]:
         shown = np.array([s[path] for s in seen])
         for joint in np.flatnonzero(np.ptp(true, axis=0) > MOVED_RAD):
-            for per_rad in (1.0, 180.0 / np.pi):
-                error = np.abs(shown - true[:, joint : joint + 1] * per_rad).max(axis=0)
-                for index in np.flatnonzero(error < ALIKE_RAD * per_rad):
-                    yield Reading(path, int(index), int(joint), per_rad)
+            for times in (1.0, 180.0 / np.pi):
+                error = np.abs(shown - true[:, joint : joint + 1] * times).max(axis=0)
+                for index in np.flatnonzero(error < ALIKE_RAD * times):
+                    yield Reading(path, int(index), int(joint), times * float(units[joint]))
 
 
 @contextmanager

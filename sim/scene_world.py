@@ -75,7 +75,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         found = find_roles(model, self.data, jaw=self.servos.jaw)
         hands = [frozenset(int(model.geom_bodyid[g]) for g in hand) for hand in found.hands]
         if uses(scene.success, "held") and not hands:
-            raise UnusableInputError(f"{where}, held: no gripper was found. Say released instead.")
+            said = "no gripper was found, and a cup has no fingers. Say lifted instead."
+            raise UnusableInputError(f"{where}, held: {said}")
         self.state = SceneState(
             model,
             self.data,

@@ -4,7 +4,6 @@ The embedded cell is one (`cell.SimCell`), a scene file (`scene_world.SceneWorld
 gymnasium environment, which `GymWorld` puts gaps into.
 """
 
-import copy
 import logging
 import traceback
 from collections import deque
@@ -47,7 +46,6 @@ from gaploop.sim.gaps.mechanism import (
 from gaploop.sim.gaps.world_model import NoModel, WorldModel
 from gaploop.sim.randomise import PRESETS, FrameLooks, background, draw, over, per_frame
 from gaploop.sim.roles import (
-    CHANNELS,
     ZERO_KEYS,
     Survey,
     diverged,
@@ -57,7 +55,9 @@ from gaploop.sim.roles import (
     numbers_in,
     period_of,
     picture_of,
+    shown_as,
     survey,
+    writable,
 )
 from gaploop.sim.textures import Library
 
@@ -358,13 +358,19 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return str(known or (self.env.spec.id if self.env.spec else type(self.env.unwrapped)))
 
     @property
+    def is_target(self) -> bool:
+        """Whether it stands for a real scene: with gaps, conditions, or as a twin measured one."""
+        return not replace(self._spec, randomise=None).is_nominal
+
+    @property
     def units(self) -> str:
         """Units of the joints that its state shows, as takes note them; "" where unknown."""
         if said := getattr(self.unwrapped, "units", ""):
             return str(said)
-        known = self.surveyed()
-        states = (), ("agent_pos",)
-        shown = {r.per_rad for r in known.readings if r.path in states} if known else ()
+        states, shown = ((), ("agent_pos",)), set[float]()
+        if known := self.surveyed():
+            hinges = np.flatnonzero(known.per_rad == 1.0)
+            shown = {r.per_rad for r in known.readings if r.path in states and r.joint in hinges}
         return "rad" if shown == {1.0} else "deg" if len(shown) == 1 else ""
 
     def as_it_is(self) -> Appliers:
@@ -620,7 +626,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     def _angles(self) -> Vector:
         assert self._survey is not None
-        return np.asarray(self.data.qpos[self._survey.qpos])
+        return np.asarray(self.data.qpos[self._survey.qpos] / self._survey.per_rad)
 
     def _seen(self, observation: Any) -> Any:
         """Return an observation through sensors and camera."""
@@ -629,7 +635,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if known and known.readings and (on.sensors.shifts or on.sensors.stale_fraction):
             true = self._angles()
             shift = on.sensors.position(self._t_s, true.copy()) - true
-            observation = copy.deepcopy(observation)
+            observation = writable(observation)
             vectors = dict(numbers_in(observation))
             for reading in known.readings:
                 vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
@@ -643,8 +649,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         assert self._on is not None
         if self._redraws:
             picture = self._redrawn(name, picture)
-        shown = self._on.images.picture(picture, self._noise, self._t_s)
-        return shown if value.shape[-1] == CHANNELS else shown.transpose(2, 0, 1)
+        return shown_as(value, self._on.images.picture(picture, self._noise, self._t_s))
 
     def render(self) -> Any:
         """Return the environment's picture, RGB, shape (height, width, 3), or None of none."""

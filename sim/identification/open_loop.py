@@ -37,7 +37,7 @@ from gaploop.sim.gaps.mechanism import (
     Values,
 )
 from gaploop.sim.gaps.world_model import WorldModel
-from gaploop.sim.roles import Roles, find_roles, motors_of, position_servos
+from gaploop.sim.roles import HINGE, Roles, find_roles, motors_of, position_servos
 from gaploop.sim.scene import TIMESTEP_S
 
 
@@ -72,7 +72,11 @@ class ServoArm:
                 for motor in motors_of(whole, roles.arm)
                 if position_servos(whole).get(motor) == (1.0, 0.0)
             }
-            self.joint_names = tuple(whole.joint(j).name for j in roles.arm if j in servos)
+            self.joint_names = tuple(
+                whole.joint(j).name
+                for j in roles.arm
+                if j in servos and int(whole.jnt_type[j]) == HINGE
+            )
             if not self.joint_names:
                 raise UnusableInputError(
                     f"{mjcf}: no position servo drives a hinge of its arm. Give each joint one, "

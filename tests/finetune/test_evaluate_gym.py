@@ -20,7 +20,7 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.twin import Twin, TwinParameter, save_twin
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.lerobot_read import load_takes
 from gaploop.failure_analysis.views.joints import units_of
 from gaploop.finetune.evaluation import ROLLOUTS
@@ -273,11 +273,15 @@ def test_kept_attempts_of_a_scene_say_the_units_of_its_joints(
 ) -> None:
     """`diagnose` asked for them where no joint had left -100 to 100."""
     monkeypatch.setattr(SceneWorld, "success", lambda _self: True)
+    twin = WorldSpec(parameters={"actuator_response.latency": {"latency_s": 0.1}})
     with Demonstrations(tmp_path / "takes", failures=failures) as shown:
         env = SceneEnvConfig(scene=SCENE_FILE, episode_length=12)
-        evaluate_gym("demonstrator", env, 1, demonstrations=shown)
+        spec = twin if failures else NOMINAL
+        evaluate_gym("demonstrator", env, 1, spec=spec, demonstrations=shown)
     (take,) = load_takes(tmp_path / "takes")
     assert (take.info.units, take.outcome) == ("deg", Outcome.SUCCESS)
+    if failures:  # attempts in a twin were called those of the nominal simulation
+        assert take.info.domain is Domain.SIM_TARGET
     assert units_of([take]) == ""  # nothing to ask
     # What encodes pictures takes the highest priority where root runs it. An evaluation that kept
     # it left one of two cores to everybody else.

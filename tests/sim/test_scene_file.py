@@ -384,6 +384,21 @@ def test_a_simulation_that_falls_apart_is_no_attempt_that_goes_on(
     assert said_of == {doctor.DIVERGED}
 
 
+def test_a_model_in_millimetres_is_told(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing said so, and no waypoint of its file could be reached."""
+    monkeypatch.setattr(doctor, "RESETS", 1)
+    far = BENCH.replace('<body name="hand"', '<body name="hand" pos="0 150 0"')
+    said_of = []
+    for bench in (BENCH, far):
+        (scene.parent / "bench.xml").write_text(bench)
+        found = doctor.check_world(scene, "", {}, None, None)
+        said_of.append([r.found for r in found if r.subject == "size"])
+    assert said_of == [
+        [],
+        ["the arm's joints are 150 m apart: the model seems to be in millimetres"],
+    ]
+
+
 def test_a_tool_is_a_site_or_a_place_on_a_body_whose_axis_out_of_the_hand_is_named(
     scene: Path,
 ) -> None:

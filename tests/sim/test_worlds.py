@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,27 @@ class Slides(Bench):
         return {"state": self.data.qpos.copy(), "pixels": drawn}
 
 
+class Gantry(Bench):
+    """Two slides carry the arm; the second has no limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        slides = """<body name="rail"><joint name="x" type="slide" axis="1 0 0" range="0 1"
+            limited="true" damping="20"/><geom size=".01" mass=".2" contype="0" conaffinity="0"/>
+            <body name="lift"><joint name="z" type="slide" axis="0 0 1" damping="20"/>
+            <geom size=".01" mass=".2" contype="0" conaffinity="0"/><body name="post" """
+        text = MJCF.replace('<body name="post" ', slides).replace(
+            "</worldbody>", "</body></body></worldbody>"
+        )
+        driven = '<actuator><position joint="x" kp="900"/><position joint="z" kp="900"/>'
+        self.model = mujoco.MjModel.from_xml_string(text.replace("<actuator>", driven))
+        self.data = mujoco.MjData(self.model)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
+
+    def _get_obs(self) -> dict[str, Any]:
+        return {**super()._get_obs(), "state": self.data.qpos[-6:].copy()}
+
+
 class NestedBench(Bench):
     """As metaworld does in places: what moves freely has its shape in a body of its own."""
 
@@ -244,17 +265,64 @@ def _channels_first(seen: Any) -> Any:
     return {**seen, "pixels": seen["pixels"].transpose(2, 0, 1)}
 
 
+def _rgba(seen: Any) -> Any:
+    return {**seen, "pixels": np.dstack([seen["pixels"], np.full((6, 8, 1), 255, np.uint8)])}
+
+
+def _numbers_apart(seen: Any) -> Any:
+    """Single numbers of three kinds, rows, and what is neither."""
+    state = seen["state"]
+    single = {
+        "turn": float(state[0]),
+        "bend": np.float64(state[1]),
+        "finger": state[2:3].reshape(()),
+    }
+    rest = {
+        "places": [float(state[3]), state[4:][None].T],
+        "task": "lift",
+        "depth": np.ones((20, 16)),
+    }
+    return {**single, **rest, "pixels": seen["pixels"][..., 0]}
+
+
+@dataclass(slots=True)
+class Backend:
+    model: Any
+    data: Any
+    __unset: Any = field(init=False)
+
+
+class Slotted(Bench):
+    """Keeps its model in an object without a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend = Backend(vars(self).pop("model"), vars(self).pop("data"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("model", "data"):
+            return getattr(vars(self)["backend"], name)
+        raise AttributeError(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [
         (Bench, lambda seen: (seen["state"][:2], seen["state"][2:])),
         (Bench, _as_tensors),
         (Bench, _channels_first),
+        (Bench, _rgba),
+        (Bench, _numbers_apart),
+        (Bench, lambda seen: {**seen, "pixels": seen["pixels"].mean(2).astype(np.uint8)[None]}),
+        (Slotted, lambda seen: seen),
         (Planned, lambda seen: seen),
     ],
 )
 def test_what_others_show_is_read_however_they_show_it(kind: type[Bench], shown: Any) -> None:
-    """Tuples and batches of one were datasets without a state; a plan's state was the arm's."""
+    """Tuples and batches of one were datasets without a state; a plan's state was the arm's.
+
+    Single numbers and rows were left out, and grey and RGBA pictures, all in silence.
+    """
 
     class Shown(gym.ObservationWrapper[Any, Any, Any]):
         def observation(self, observation: Any) -> Any:
@@ -303,12 +371,12 @@ def test_actions_and_observations_that_are_no_vectors_are_refused() -> None:
         render_mode = None
 
         def _get_obs(self) -> Any:
-            return {"scene": np.zeros((2, 3)), "step": 3}
+            return {"scene": np.zeros((20, 30)), "step": "3"}
 
         def render(self) -> Any:
             return None
 
-    with pytest.raises(UnusableInputError, match="neither vectors nor pictures"):
+    with pytest.raises(UnusableInputError, match="neither numbers nor pictures"):
         GymAttempts(GymWorld(Blind), 20)
 
 
@@ -516,6 +584,32 @@ def test_servos_that_are_sent_a_share_of_where_they_go_are_servos(name: str) -> 
         moves = [world.step(free * rng.uniform(0, 1, 4))[0]["state"] for _ in range(15)]
         states.append(moves)
     assert np.array(states[1])[:, :4] == pytest.approx(np.array(states[0])[:, :4], abs=1e-6)
+
+
+def test_slides_of_an_arm_have_gaps_in_proportion_to_their_range() -> None:
+    """They were no joints of an arm, so that a rail was never late, and its zero never off."""
+    known = survey(Gantry())
+    assert known is not None
+    assert known.roles.words(known.model)["arm"] == "x, z, turn, bend"
+    assert known.per_rad == pytest.approx([1 / np.pi, 0.2, 1, 1, 0.02 / np.pi, 0.02 / np.pi])
+    assert {r.joint: r.per_rad for r in known.readings} == dict(enumerate(known.per_rad[:4]))
+
+    def path(gaps: dict[str, float], parameters: Any = None) -> NDArray[Any]:
+        world = GymWorld(Gantry, WorldSpec(gaps=gaps, parameters=parameters or {}))
+        rows = [world.reset(seed=0)[0]["state"]]
+        for k in range(15):
+            rows.append(
+                world.step(np.array([0.5, 0.1, 0.2, 0.2, 0.01, 0.01]) * (k < 8))[0]["state"]
+            )
+        return np.array(rows)
+
+    plain = path({})
+    for name in ("latency", "backlash", "slow", "weak"):
+        moved = path({f"actuator_response.{name}": 0.8})
+        assert np.abs(moved - plain)[:, :2].max(axis=0).min() > 0.002, name
+    off = path({}, {"spatial_geometry.zero_offset": {"pan_rad": 0.1, "lift_rad": 0.1}})
+    assert off[0, :2] == pytest.approx([0.1 / np.pi, 0.02])
+    assert np.array_equal(off[0, 2:], plain[0, 2:])
 
 
 def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
