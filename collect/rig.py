@@ -308,11 +308,11 @@ def scripted_leader(rig: Rig, seed: int = 0) -> Leader:
 class WorldArm:
     """A scene's arm; implements core's `Follower`. Hinges are in degrees, slides in metres."""
 
-    name, units, robot_type = "follower", "deg", "scene_sim"
+    name, robot_type = "follower", "scene_sim"
 
     def __init__(self, world: GymWorld, scene: SceneWorld) -> None:
         self._world, self._scene = world, scene
-        self.joint_names = scene.joint_names
+        self.joint_names, self.units = scene.joint_names, scene.units
         self.joint_limits_rad: FloatArray = scene.limits
         self.now_s = 0.0
         self._goal = scene.home

@@ -401,6 +401,7 @@ class Survey:
         qpos: address of each joint's angle.
         per_rad: what a radian of a gap is there: 1 of a hinge, of a slide as much of its range [m]
             as a radian is of half a turn.
+        shows_pictures: whether it shows pictures, or renders any.
     """
 
     model: mujoco.MjModel
@@ -412,14 +413,16 @@ class Survey:
     zero_keys: tuple[str | None, ...]
     qpos: NDArray[np.int64]
     per_rad: Vector
+    shows_pictures: bool
 
 
 def survey(env: Env, roles: Path | None = None) -> Survey | None:
     """Look at an environment, which is reset and moved for it; None where it has no model."""
-    env.reset(seed=0)
+    observation, _ = env.reset(seed=0)
     model, data = find_model(env)
     if model is None or data is None:
         return None
+    shows = env.render_mode is not None or _shows_pictures(observation)
     mujoco.mj_forward(model, data)
     jaw, judged = getattr(env.unwrapped, "jaw", ""), getattr(env.unwrapped, "judged", ())
     found = find_roles(model, data, cameras_of(env, model), roles, jaw, judged)
@@ -435,7 +438,13 @@ def survey(env: Env, roles: Path | None = None) -> Survey | None:
     each = zip((servos.get(a, (1.0, 0.0)) for a in driving), per_rad, strict=False)
     sent = tuple((times * float(unit), plus) for (times, plus), unit in each)
     readings = tuple(_readings(env, data, qpos[:count], per_rad[:count]))
-    return Survey(at_rest, still, found, driving, sent, readings, keys, qpos, per_rad)
+    return Survey(at_rest, still, found, driving, sent, readings, keys, qpos, per_rad, shows)
+
+
+def _shows_pictures(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_shows_pictures, value.values()))
+    return picture_of(value) is not None
 
 
 def _per_rad(model: mujoco.MjModel, joint: int) -> float:

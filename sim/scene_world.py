@@ -47,8 +47,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
-    render_mode = "rgb_array"
-    units = "deg"
+    render_mode: str | None = "rgb_array"
     photo: Path | None = None
     wording = SEEN
 
@@ -60,6 +59,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         where = f"Scene {scene.path}"
         self.servos = SceneServos(scene, model)
         self.joint_names, self.limits = self.servos.names, self.servos.limits
+        # An arm of slides alone is in metres, which no episode can say.
+        self.units = "deg" if (self.servos.units < 1.0).any() else ""
         self.home = self.servos.home()
         self.judged = {*names_in(scene.success, "object")} or {*names_in(scene.success)}
         bodies = [model.body(b).name for b in range(1, model.nbody)]
@@ -90,7 +91,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         named = {int(model.body(p.body).id) for p in scene.reset}
         loose = model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
         self._told = [] if scene.cameras else sorted(named | set(map(int, loose)))
-        if scene.cameras:
+        if not scene.cameras:
+            self.render_mode = None
+        else:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
         self._frames = 0

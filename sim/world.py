@@ -683,6 +683,7 @@ def _check(on: Appliers, known: Survey | None) -> None:
         (on.sensors.shifts and not shown, "its observation shows no joint angles"),
         (not servos and moves.faults, "no position servos drive its arm"),
         (moves.heat, "only the embedded cell's servos warm over a session"),
+        (on.images.active and known and not known.shows_pictures, "it shows no pictures"),
         (on.model.hand, "a person reaches into the embedded cell only"),
         (forces, "only arms of the embedded cell have force sensors"),
     ):

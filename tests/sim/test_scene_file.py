@@ -386,6 +386,7 @@ def test_a_simulation_that_falls_apart_is_no_attempt_that_goes_on(
 
 def test_a_model_in_millimetres_is_told(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing said so, and no waypoint of its file could be reached."""
+    assert SceneWorld(load_scene(scene)).units == ""  # metres: not the degrees of a hinge
     monkeypatch.setattr(doctor, "RESETS", 1)
     far = BENCH.replace('<body name="hand"', '<body name="hand" pos="0 150 0"')
     said_of = []

@@ -626,6 +626,20 @@ def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
     torque = GymWorld(TorqueBench).parameters()
     assert torque["actuator_response.backlash"] == "no position servos drive its arm"
     assert torque["actuator_response.latency"] == torque["actuator_response.weak"] == ""
+
+    class Blind(Bench):
+        def __init__(self) -> None:
+            super().__init__()
+            self.render_mode: Any = None
+
+        def _get_obs(self) -> dict[str, Any]:
+            return {"state": super()._get_obs()["state"]}
+
+    blind = GymWorld(Blind).parameters()  # exposure could be had there, and changed nothing
+    shown = {key for key, why in blind.items() if why == "it shows no pictures"}
+    assert shown == {f"visual_domain.{n}" for n in ("exposure", "colour_cast", "blur", "lens")} | {
+        "sensor_noise.torn_frames"
+    }
     nested = GymWorld(NestedBench).parameters()
     shapes = {nested[f"object_property.{name}"] for name in ("size", "elongated", "tall", "round")}
     assert shapes == {"its object's shape is that of a body inside it"}
