@@ -56,6 +56,9 @@ PUSHED_S: Final = 0.1
 BY_ITSELF: Final = 3.0
 """Times all of its own commands' way meanwhile is further than an arm that leans against something
 bends a joint that is told to stand."""
+OFF, WORSE = 0.02, 3.0
+"""So much more of what readings vary by, and so many times as much as in the middle episode, no
+delay explains where the arm isn't just late."""
 RESAMPLED: Final = 60
 FEWEST_ROWS: Final = 15
 
@@ -140,9 +143,10 @@ def _shifts(fps: float) -> tuple[int, FloatArray]:
 def delays_by_episode(recording: MotionRecording, joints: Sequence[int]) -> dict[int, float]:
     """Return after which delay joints follow their commands best in each episode [s].
 
-    Of all joints together; left out are episodes that are too short or in which they move little.
+    Of all joints together; left out are episodes that are too short, in which they move little, or
+    that a delay explains worse than the others, as where something blocks the arm.
     """
-    fps, found = recording.info.fps, dict[int, float]()
+    fps, found, off = recording.info.fps, dict[int, float](), dict[int, float]()
     late, shifts = _shifts(fps)
     for e in recording.episodes:
         moved = [k for k in joints if np.ptp(e.command[:, k]) >= MOVES_DEG]
@@ -150,8 +154,10 @@ def delays_by_episode(recording: MotionRecording, joints: Sequence[int]) -> dict
             continue
         y = e.reading[late : len(e.reading) - EARLIEST_FRAMES, moved]
         sums = _shifted_products(e.command[None][..., moved], y, np.ones_like(y)).sum(axis=3)
-        found[e.index] = _best(sums, shifts)[0] / fps
-    return found
+        delay, _, _, explained = _best(sums, shifts)
+        found[e.index], off[e.index] = delay / fps, 1.0 - explained
+    most = OFF + WORSE * float(np.median([*off.values()])) if off else 0.0
+    return {index: delay_s for index, delay_s in found.items() if off[index] <= most}
 
 
 def lone_jump(values: FloatArray) -> float:

@@ -548,6 +548,23 @@ def test_episodes_whose_columns_are_shifted_are_named(odd: tuple[int, ...], rows
     assert found.estimate.value == pytest.approx(1e3 * abs(rows) / 30, rel=0.05)
 
 
+@pytest.mark.parametrize("of_all", [False, True])
+def test_a_blocked_arm_isnt_late(of_all: bool) -> None:
+    """In one of twelve episodes it pressed against the table: "follows later, by 42.9 ms"."""
+    made = recording(2)
+
+    def blocked(e: Episode) -> Episode:
+        reading, part = e.reading.copy(), len(e.reading) // 4
+        for row in range(part, len(reading)):  # it gives way slowly, and then follows again
+            gives = 0.02 if row < 2 * part else 0.3
+            was, joints = reading[row - 1], slice(None if of_all else 3)
+            reading[row, joints] = (was + gives * (e.command[row] - was))[joints]
+        return replace(e, reading=reading)
+
+    episodes = tuple(blocked(e) if e.index == 4 else e for e in made.episodes)
+    assert "action_lag" not in {f.kind for f in report(replace(made, episodes=episodes)).findings}
+
+
 def test_a_state_that_was_never_recorded_is_no_other_unit_and_not_good() -> None:
     """Zeros for readings: "readings change by 0 for each unit commanded", "ran ahead by 133 ms"."""
     found = report(recording(read=lambda values, _: np.zeros_like(values)))
