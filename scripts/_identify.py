@@ -107,7 +107,8 @@ def run(config: IdentifyConfig) -> int:
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
     ]
-    known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
+    untold = _untold(twin)
+    known = "nothing that was measured differs" if fit["unlike"] or untold else "nothing differs"
     lines += [f"  by itself: {sentence}" for sentence in fit["shows"]]
     lines += [f"  differs: {describe(p)}{_moves(twin, p)}" for p in differs]
     lines += [] if differs else [f"  {known} from nominal"]
@@ -118,6 +119,7 @@ def run(config: IdentifyConfig) -> int:
     lines += [
         f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these episodes can't "
         "show",
+        *untold,
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         *_joint_lines(twin),
         f"Use it: gaploop evaluate --policy.path={use}={path}",
@@ -125,6 +127,18 @@ def run(config: IdentifyConfig) -> int:
     ]
     options.emit(config.json, found, "\n".join(lines))
     return code
+
+
+def _untold(twin: Twin) -> list[str]:
+    """Return a line for each reason why nothing at all is told of some mechanisms."""
+    told = {p.mechanism for p in twin.parameters if p.excited}
+    why = dict[str, list[str]]()
+    for p in twin.parameters:
+        of_motion = p.source.startswith(f"{twin.fit['takes']} episodes")
+        name = p.mechanism.rpartition(".")[2].replace("_", " ")
+        if p.mechanism not in told and not of_motion and name not in why.get(p.source, ()):
+            why.setdefault(p.source, []).append(name)
+    return [f"  not told: {', '.join(names)}: {reason}" for reason, names in why.items()]
 
 
 def _list_parts(config: IdentifyConfig) -> int:

@@ -22,7 +22,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_lines import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
 from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
-from gaploop.scripts._identify import _seen
+from gaploop.scripts._identify import _seen, _untold
 from gaploop.scripts.cli import main
 from gaploop.sim.catalogue import arm_named
 from gaploop.sim.cell import SimCell
@@ -135,6 +135,25 @@ def test_what_explains_as_much_is_said_as_one_of_two() -> None:
     assert line.startswith("one of these two")
     assert name in line
     assert "friction_nm" in line
+
+
+def test_why_nothing_is_told_of_something_is_said() -> None:
+    """A lens bent a station's pictures: "nothing differs"; why it isn't told stood in a file."""
+
+    def row(name: str, source: str, excited: bool = False) -> TwinParameter:
+        return TwinParameter(name, "1", 0.0, 0.0, (-1.0, 1.0), excited, source)
+
+    unlike, motion = "the pictures don't resemble the simulation", "24 episodes, 146 s of motion"
+    rows = (
+        row("spatial_geometry.camera_pose.dx_m", unlike),
+        row("spatial_geometry.camera_pose.dy_m", unlike),
+        row("visual_domain.blur.defocus_fraction", unlike),
+        row("visual_domain.flicker.depth", "pictures: 14 views", excited=True),
+        row("visual_domain.flicker.bands", "no lamp flickers"),
+        row("actuator_response.weak.gain_factor", motion),
+    )
+    twin = Twin("desk", "so101", rows, (), {"takes": 24})
+    assert _untold(twin) == [f"  not told: camera pose, blur: {unlike}"]
 
 
 def test_late_pictures_are_a_parameter_of_the_twin() -> None:
