@@ -44,6 +44,7 @@ from gaploop.sim.identification.noise import (
 from gaploop.sim.lerobot_worlds import (
     GymAttempts,
     GymEnvConfig,
+    columns_in,
     named_world,
     pictures_in,
     state_in,
@@ -96,6 +97,9 @@ SOONER: Final = 5
 """Rows by which a gap leaves an episode sooner than the simulation as it is, and isn't tried on:
 what it changes, the episode hasn't."""
 STALE: Final = "sensor_noise.stale_reads"
+ZEROS: Final = "spatial_geometry.zero_offset"
+SCATTER: Final = 0.1
+"""Share of itself by which a joint's zero may be off in one episode otherwise than in another."""
 CLUTTER: Final = "environmental_complexity.clutter"
 THINGS: Final[tuple[str, ...]] = (CLUTTER, "environmental_complexity.similar")
 """What stands about in any number."""
@@ -199,6 +203,11 @@ def fit_world(
             before, parameters = after, list(_lost_parameters(lost, fitter))
         else:
             fitter.lost, fitter.as_it_was = None, before_lost
+    if not _close(before, nominal) and (zeros := fitter.zeros()):
+        values = {p.name.rpartition(".")[2]: p.estimate for p in zeros}
+        after = fitter.errors(WorldSpec(roles=roles, parameters={ZEROS: values}))
+        if _gain(before, after) >= AHEAD:  # where they begin says it; much may act beside it
+            held[ZEROS], before, parameters = values, after, [*parameters, *zeros]
     for _ in range(AT_ONCE - bool(parameters)):
         if _close(before, nominal):
             break
@@ -471,14 +480,15 @@ class _Replays:
                 f"{REAL}"
             )
         moves = np.maximum(np.ptp(states, axis=0), 1e-6)
-        found = list[_Start]()
+        found, taken = list[_Start](), set[int]()
         for take, whole in zip(usable, wholes, strict=True):
             off = np.minimum(np.abs(first - whole[0]) / moves, 1.0).mean(axis=1)
             if off.min() < START_SHARE:
                 alike = np.flatnonzero(off <= off.min() + ALIKE)  # an arm at home, whatever lies by
                 shown = {name: _small(next(iter(c()))) for name, c in take.cameras.items()}
                 sent, n = take.frames.action, round(MOST_S / self.period_s)
-                scene = min(alike, key=lambda k: (_off(pictures[k], shown), off[k]))
+                scene = min(alike, key=lambda k: (_off(pictures[k], shown), k in taken, off[k]))
+                taken.add(int(scene))
                 found.append(
                     _Start(take, int(scene), off[scene], whole, whole[:n], sent[:n], shown)
                 )
@@ -542,6 +552,25 @@ class _Replays:
             untold = () if found.columns.any() else map(self._untold, self.starts, down)
             found = replace(found, down=tuple(down), untold=tuple(untold))
         return found
+
+    def zeros(self) -> list[TwinParameter]:
+        """Return by how much joints read too much where episodes begin, if always as much."""
+        known, found = self._inside, dict[str, TwinParameter]()
+        if known is None or ZEROS not in self._keys:
+            return []
+        with contextlib.closing(self._attempts(WorldSpec(roles=self._roles))) as attempts:
+            columns = columns_in(attempts.reset(seed=0)[0])
+        pairs = zip(self.starts, self.as_it_was, strict=True)
+        off = np.array([start.whole[0] - told[0] for start, told in pairs])
+        for reading in known.readings:
+            key = known.zero_keys[reading.joint] if reading.path in columns else None
+            zero_rad = off[:, columns.get(reading.path, 0) + reading.index] / reading.per_rad
+            middle, apart = float(np.median(zero_rad)), float(np.ptp(zero_rad))
+            if key and abs(middle) > SAME and apart < SCATTER * abs(middle):
+                name, around = f"{ZEROS}.{key}", max(apart, SAME)
+                interval, source = (middle - around, middle + around), f"rows: {len(off)} episodes"
+                found[key] = TwinParameter(name, "rad", 0.0, middle, interval, True, source)
+        return list(found.values())
 
     def _untold(self, start: _Start, down: Mask) -> Mask:
         """Return the rows that would be the same whether or not their command arrived.
@@ -709,10 +738,14 @@ class _Replays:
             attempts = self._attempts(spec)
         except UnavailableError:
             return worst
-        with contextlib.closing(attempts):
+        with contextlib.ExitStack() as stack:
+            stack.callback(attempts.close)
             reset, rows, kept = -1, list[FloatArray](), [] if states is None else states
             pictures = list[Pictures]()
             for number, start in enumerate(starts):
+                if start.resets == reset:  # of another episode of this scene: it was moved since
+                    reset, attempts = -1, self._attempts(spec)
+                    stack.callback(attempts.close)
                 while reset < start.resets:
                     reset += 1
                     attempts.draw(reset == start.resets and bool(start.take.cameras))

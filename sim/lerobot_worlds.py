@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -308,11 +308,23 @@ def _channels_last(value: Any) -> Any:
 
 
 def state_in(observation: Any) -> NDArray[np.float32]:
-    """Return all vectors of an observation; the arm first, where it is named."""
+    """Return all numbers of an observation; the arm first, where it is named."""
+    vectors = [value for _, value in _in_order(observation)]
+    return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
+
+
+def columns_in(observation: Any) -> dict[tuple[str, ...], int]:
+    """Return at which number of `state_in` each part of an observation begins, by its keys."""
+    found, column = dict[tuple[str, ...], int](), 0
+    for path, value in _in_order(observation):
+        found[path], column = column, column + len(value)
+    return found
+
+
+def _in_order(observation: Any) -> Iterator[tuple[tuple[str, ...], NDArray[Any]]]:
     if _is_named(observation):  # these first, as a policy is shown them
         observation = {**{k: observation[k] for k in STATES if k in observation}, **observation}
-    vectors = [value for _, value in numbers_in(observation)]
-    return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
+    return numbers_in(observation)
 
 
 def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:

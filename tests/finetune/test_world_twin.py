@@ -30,7 +30,7 @@ from gaploop.sim.gaps import all_mechanisms
 from gaploop.sim.gaps.mechanism import SensorPath
 from gaploop.sim.identification.noise import Outages, find, last
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig, vectors
-from gaploop.sim.world import WorldSpec
+from gaploop.sim.world import GymWorld, WorldSpec
 
 MJCF = """
 <mujoco>
@@ -185,6 +185,37 @@ def test_outages_are_read_from_the_rows_where_no_replay_has_them(tmp_path: Path,
     share, _length = twin.parameters
     assert share.interval[0] < 0.48 < share.interval[1]
     assert list(twin.fit["followed"].values()) == [True] * 4
+
+
+class Homed(Follow):
+    """The same arm and one goal; it begins at home."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.data.qpos[1], self.hz = 0.1, 0.8
+        return self._seen(), {}
+
+
+gym.register("gym_follow/Homed-v0", entry_point=Homed, max_episode_steps=STEPS)
+
+
+def test_zeros_are_read_where_episodes_begin_whatever_acts_beside_them(tmp_path: Path) -> None:
+    """A gantry's of 40 to 71 mrad: "no gap that can be set here brings what the episodes show"."""
+    env = GymEnvConfig(gym="gym_follow/Homed-v0")
+    gaps = {"spatial_geometry.zero_offset": 0.8, "actuator_response.latency": 0.4}
+    for number, spec in enumerate((WorldSpec(gaps=gaps, gap_seed=7), WorldSpec())):
+        root = tmp_path / str(number)
+        with Demonstrations(root, "Follow it", failures=True) as kept:
+            evaluate_gym(SCRIPT, env, 4, spec=spec, demonstrations=kept)
+        twin = fit_world(list(load_takes(root)), env, None, "theirs")
+        assert set(twin.mechanisms) == spec.gaps.keys()
+        assert list(twin.fit["followed"].values()) == [True] * 4 * bool(spec.gaps)
+        for gap in GymWorld(env.make, spec).injected:
+            estimates = {p.name.rpartition(".")[2]: p for p in twin.parameters}
+            for name, true in gap.parameters.items():
+                if name in estimates:
+                    low, high = estimates[name].interval
+                    assert low <= true <= high
 
 
 class Beside(Follow):
@@ -420,7 +451,8 @@ def test_what_no_outage_brings_isnt_called_one() -> None:
 
 
 def test_nothing_is_named_where_nothing_differs(tmp_path: Path) -> None:
-    takes = recorded(tmp_path / "takes", {})
+    """A second episode of a scene was replayed from where the first one had ended."""
+    takes = 2 * recorded(tmp_path / "takes", {})[:2]
     twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
     assert (twin.parameters, twin.fit["abstained"], twin.fit["replays"]) == ((), "", 1)
 
