@@ -29,7 +29,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
-from gaploop.core.twin import Randomisation, Twin, around_twin, as_yaml
+from gaploop.core.twin import Randomisation, Twin, TwinParameter, around_twin, as_yaml
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
@@ -53,6 +53,8 @@ from gaploop.sim.catalogue import arm_named, find_task
 
 SCENES: Final = 5_000
 """Scenes of reproductions begin here among those of evaluations."""
+NEAREST: Final = 3
+"""One draw in so many is near to nominal."""
 EXACT: Final = 3
 """Up to so many mechanisms all subsets are tried: eight cells."""
 DRAWS: Final = 4000
@@ -628,12 +630,7 @@ def in_twin(
 ) -> tuple[dict[str, dict[str, float]], Randomisation | None, Path]:
     """Return what is put in, what is drawn around it, and the folder of its rollouts."""
     parameters = twin.values(mechanisms)
-    dimensions = {m.partition(".")[0] for m in mechanisms}
-    put_in = tuple(
-        p for p in twin.parameters
-        if p.mechanism in mechanisms
-        or (p.draws and not p.differs and p.name.partition(".")[0] in dimensions)
-    )  # fmt: skip
+    put_in = _beside_nominal([p for p in twin.parameters if p.mechanism in mechanisms], twin)
     left_open = around_twin(replace(twin, parameters=put_in)) if put_in else None
     of = as_yaml(left_open) if left_open else ""
     policy, task, *sees = how
@@ -644,6 +641,24 @@ def in_twin(
     cell = folder / digest[:16]
     cell.mkdir(parents=True, exist_ok=True)
     return parameters, left_open, cell
+
+
+def _beside_nominal(put_in: Sequence[TwinParameter], twin: Twin) -> tuple[TwinParameter, ...]:
+    """Return parameters with those of their draws in which the others are nearest to nominal.
+
+    What was measured together and needn't differ is nominal in the twin. Drawn as well, slipperier
+    objects than were there failed beside a right adhesion.
+    """
+    names, count = {p.name for p in put_in}, max((len(p.draws) for p in put_in), default=0)
+    others = [p for p in twin.parameters if len(p.draws) == count and p.name not in names]
+    if not count or not others:
+        return tuple(put_in)
+    draws = np.array([p.draws for p in others])
+    off = (draws - [[p.nominal] for p in others]) / np.maximum(draws.std(axis=1), 1e-9)[:, None]
+    nearest = np.argsort((off**2).sum(axis=0), kind="stable")[: -(-count // NEAREST)]
+    return tuple(
+        replace(p, draws=tuple(p.draws[k] for k in nearest)) if p.draws else p for p in put_in
+    )
 
 
 def reproduced(
