@@ -164,6 +164,8 @@ class Telemetry:
 
 SHORTEST_S: Final = 0.06
 """No shorter stand says anything: readings come late, and in steps [s]."""
+LONG_S, LONG = 0.1, 0.25
+"""Least share of stands that last so long [s]: an arm that swings stands briefly where it turns."""
 CAUGHT_UP_S, CAUGHT_UP, FASTER = 0.25, 0.3, 1.5
 """So soon [s] after it stood a joint has caught up all but this share of what it was behind, going
 so many times as far as its goal."""
@@ -212,9 +214,12 @@ def lost_goals(
             _stands(t_s, read[:, joint], due[:, joint], still, max(far, least))
             for t_s, read, due in records
         ])  # fmt: skip
-        jumps = [stand.jump for mine in found[-1] for stand in mine if stand.jump > 0.0]
+        each = zip(records, found[-1], strict=True)
+        stands = [(s.jump, t_s[s.last] - t_s[s.first]) for (t_s, _, _), mine in each for s in mine]
+        jumps = [jump for jump, _ in stands if jump > 0.0]
+        long = [jump for jump, stood_s in stands if jump > 0.0 and stood_s >= LONG_S]
         low, usual, high = np.quantile(jumps or [0.0], (0.2, 0.5, 0.8)).tolist()
-        counts.append(len(jumps))
+        counts.append(len(jumps) if len(long) >= LONG * len(jumps) else 0)
         spread.append((high - low) / (usual or 1.0))
     *others, most = sorted(counts)
     joint = counts.index(most)

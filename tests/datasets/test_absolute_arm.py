@@ -21,6 +21,7 @@ from made_arms import (
 )
 
 from gaploop.core.messages import FloatArray
+from gaploop.core.telemetry import lost_goals
 from gaploop.datasets.absolute import joint_fits
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording, _pairs
@@ -276,6 +277,25 @@ def test_what_sticks_and_jumps_by_little_or_by_one_size_loses_no_goals(
 
     told = [f.kind for f in report(recording(2, sent=sticks)).findings]
     assert "lost_goals" not in told
+
+
+@pytest.mark.parametrize(("rows", "is_lost"), [(4, False), (9, True)])
+def test_what_stands_only_as_briefly_as_can_be_told_loses_no_goals(
+    rows: int, is_lost: bool
+) -> None:
+    """A late arm that swung stood for 60 ms where it turned: "press in the plugs of its cable"."""
+    drawn, records = np.random.default_rng(0), []
+    for _ in range(12):
+        t_s = np.arange(200) / 50.0
+        step_deg = np.zeros(200)
+        for row in (30, 80, 130):  # it goes for 0.4 s at a time
+            step_deg[row : row + 20] = drawn.uniform(2.0, 8.0)
+        due = np.cumsum(step_deg)
+        read = np.stack([due, 0.1 * due], axis=1)
+        for row in (35, 85, 135):
+            read[row : row + rows, 0] = due[row]
+        records.append((t_s, read, np.stack([due, 0.1 * due], axis=1)))
+    assert (lost_goals(records, 0.1, 5.0) is not None) == is_lost
 
 
 def test_weight_and_friction_of_small_servos_stop_no_collecting() -> None:
