@@ -262,12 +262,12 @@ def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs_and_never_written(
         assert main([*words[:place], str(snapshot), *words[place:], f"--output_dir={new}"]) == 0
         assert not any(path.is_symlink() for path in new.rglob("*"))
         assert not [f for f in check(new) if f.severity == ERROR]
-    for words in (
+    for writing in (
         ("label", snapshot, "--episodes=0", "--outcome=success"),
         ("check", snapshot, "--fix"),
         ("edit", "delete", snapshot, "--episodes=0", "--yes"),
     ):
-        assert f"cp -rL {snapshot} set" in refused(*words)
+        assert f"cp -rL {snapshot} set" in refused(*writing)
     assert f"cp -rL {snapshot} set" in _locked(open_labelled(snapshot), snapshot)
     assert all(path.is_symlink() or path.is_dir() for path in snapshot.rglob("*"))
     assert [path.name for path in snapshot.parent.iterdir()] == ["abc"]
