@@ -31,7 +31,7 @@ from gaploop.core import consent, journal_format, labels, platform_calls
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
-from gaploop.core.paths import inside, is_plain_name
+from gaploop.core.paths import inside, is_plain_name, snapshot_of
 from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, staging
@@ -280,6 +280,8 @@ def _obstacles(place: Place) -> list[Unreached]:
             "a copy on the Hub: push the cleaned dataset again and delete the old revisions, "
             "or delete the repository there; downloads of it stay where they are"
         )
+    elif snapshot_of(Path(place.where)):
+        why = "in the Hub's cache, which keeps every file that it had: delete it with hf cache rm"
     elif Path(place.where).exists():
         if place.what != "export":
             return []
@@ -294,7 +296,7 @@ def _obstacles(place: Place) -> list[Unreached]:
 def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], list[Unreached]]:
     """Remove the participant's takes from a place; return those removed and what is left."""
     path = Path(place.where)
-    if place.what == "dataset" and path.parent.exists():
+    if place.what == "dataset" and path.parent.exists() and not snapshot_of(path):
         with staging.locked(path):
             staging.recover(path)  # what a killed run left beside it
             shutil.rmtree(staging.sibling(path, "blurred"), ignore_errors=True)

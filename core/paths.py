@@ -145,6 +145,12 @@ def _blobs(top: Path) -> Path | None:
     return top.parent.parent / "blobs"
 
 
+def snapshot_of(folder: Path) -> str:
+    """Return of which repository a folder is a snapshot in the Hub's cache: its name, or ""."""
+    blobs = _blobs(folder.resolve())
+    return blobs.parent.name.rpartition("--")[2] if blobs is not None and blobs.is_dir() else ""
+
+
 def _wrong(value: object) -> str:
     if not isinstance(value, str):
         return "is not text"

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from gaploop.core import journal_format, labels, vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, make_folder, writable_folder
+from gaploop.core.files import existing_folder, make_folder
 from gaploop.core.journal_format import is_journal, read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
@@ -187,7 +187,7 @@ class LabelStore:
         if self.journal:
             labels.append(self.file, *new)
             return
-        writable_folder(self.root.parent, "The folder of the dataset")  # first: locks are there
+        staging.require_writable(self.root)  # first: locks are beside it
         uids = {event.uid for event in new}
         # The columns as they were before the events were read: a label that they show is in those.
         rows = [e.row for e in self.episodes if e.info.uid in uids]

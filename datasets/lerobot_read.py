@@ -141,6 +141,24 @@ def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | No
     return VideoRange(path, start_s, episode.length, info.fps)
 
 
+def depth_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Iterator[FloatArray] | None:
+    """Return an episode's depth, shape (height, width), in the unit of LeRobot's statistics.
+
+    None where a feature is no depth that LeRobot packed, or its video is missing. What isn't said
+    to be depth, though it is, LeRobot divides by 255 as if it were of 8 bits.
+    """
+    details = info.features[key].get("info") or {}
+    if info.features[key].get("dtype") == "image" and key not in info.camera_keys:
+        unit = 1.0 if details.get("is_depth_map") else 255.0
+        stored = _stored(data_file(info, episode), key, episode.index)
+        return (np.asarray(picture, dtype=np.float64) / unit for picture in stored)
+    path, start_s = video_of(info, episode.row, key)
+    packed = all(details.get(f"video.{n}") is not None for n in ("depth_min", "depth_max", "shift"))
+    if not (details.get("is_depth_map") and packed) or path is None or not path.exists():
+        return None
+    return video.depth_in(VideoRange(path, start_s, episode.length, info.fps), details)
+
+
 def pictures_at(
     info: DatasetInfo, episode: EpisodeRow, key: str, rows: Sequence[int]
 ) -> dict[int, Image]:
@@ -164,12 +182,24 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     whatever unit, is grey, the nearer the darker, by one scale for all.
     UnusableInputError: one can't be read.
     """
+    white = 0.0
+    for picture in _stored(path, feature, episode):
+        if picture.mode[0] in "IF":  # wider than a byte, which Pillow would clip
+            depth = np.nan_to_num(np.asarray(picture, dtype=np.float64))
+            white = white or 1.25 * float(np.percentile(depth, 99))
+            grey = np.clip(255.0 * depth / (white or 1.0), 0, 255).astype(np.uint8)
+            yield np.repeat(grey[..., None], 3, axis=2)
+        else:
+            yield np.asarray(picture.convert("RGB"))
+
+
+def _stored(path: Path, feature: str, episode: int | None) -> Iterator[Any]:
+    """Yield pictures in a data file as Pillow's, decoded."""
     from PIL import Image as Pillow
 
     problem = f"{path}: a picture of {feature} can't be read"
     more = f"Find out more with: gaploop check {path.parents[2]}"
     errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
-    white = 0.0
     with pq.ParquetFile(path) as file:
         groups = [n for n in range(file.num_row_groups) if _may_hold(file, n, episode)]
         columns_read = [feature, "episode_index"]
@@ -181,13 +211,8 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                     reraise_as_damaged(problem, more, errors),
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
-                    if picture.mode[0] in "IF":  # wider than a byte, which Pillow would clip
-                        depth = np.nan_to_num(np.asarray(picture, dtype=np.float64))
-                        white = white or 1.25 * float(np.percentile(depth, 99))
-                        grey = np.clip(255.0 * depth / (white or 1.0), 0, 255).astype(np.uint8)
-                        yield np.repeat(grey[..., None], 3, axis=2)
-                    else:
-                        yield np.asarray(picture.convert("RGB"))
+                    picture.load()
+                    yield picture
 
 
 def _may_hold(file: pq.ParquetFile, group: int, episode: int | None) -> bool:

@@ -8,6 +8,7 @@ which the next `recover` puts back.
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import filelock
 from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
+from gaploop.core.paths import snapshot_of
 from gaploop.datasets.episodes_table import carried_over
 
 LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
@@ -42,15 +44,32 @@ def sibling(root: Path, what: str) -> Path:
     return root.parent / f".{root.name}.{what}"
 
 
+def require_writable(root: Path, option: str = "--dataset.root") -> None:
+    """Refuse a dataset that can't be changed where it is; `option` gave it.
+
+    Nor is one in the Hub's cache, though its folder lets one: what would be changed is everybody's
+    copy of what was published, and is out of sight once the Hub has a newer one.
+
+    Raises:
+        UnusableInputError: as above.
+    """
+    if name := snapshot_of(root):
+        raise UnusableInputError(
+            f"{root} is in the Hub's cache: nothing is written there. Make a copy, and name that: "
+            f"cp -rL {shlex.quote(str(root))} {shlex.quote(name)}"
+        )
+    writable_folder(root.parent, "The folder of the dataset", option)
+
+
 @contextlib.contextmanager
 def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
     """Hold the dataset's file lock; `option` gave the dataset.
 
     Raises:
         BusyError: another process holds it.
-        UnusableInputError: its folder can't be written.
+        UnusableInputError: as `require_writable`.
     """
-    writable_folder(root.parent, "The folder of the dataset", option)
+    require_writable(root, option)
     lock = filelock.FileLock(sibling(root, "lock"))
     try:
         held = lock.acquire(timeout=LOCK_WAIT_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -172,7 +172,7 @@ def find_part(
     with reading(source):
         container.seek(max(0, begin), stream=stream)
         wanted = itertools.dropwhile(
-            lambda p: abs(p.pts - begin) > half or not p.is_keyframe,
+            lambda p: abs(p.pts - begin) > half or not _begins(p),
             (p for p in container.demux(stream) if p.size and p.pts is not None),
         )
         packets = list(itertools.islice(wanted, frames))
@@ -189,6 +189,26 @@ def find_part(
             "need each other."
         )
     return _in_order(packets)
+
+
+def _begins(packet: Any) -> bool:
+    """Say whether a part can begin with a picture: a key frame at which decoders count anew.
+
+    At others (CRA of HEVC, which x265 writes by default, and recovery points of H.264) numbers
+    of pictures go on, by which a decoder puts them into their order: behind pictures that had
+    higher ones it shows them too early, without any error.
+    """
+    context = packet.stream.codec_context
+    hevc, head = context.name == "hevc", bytes(context.extradata or b"")
+    if not packet.is_keyframe or context.name not in ("hevc", "h264") or head[:1] != b"\x01":
+        return bool(packet.is_keyframe)
+    data, at, size = bytes(packet), 0, (head[21 if hevc else 4] & 3) + 1  # of each unit's length
+    while at + size < len(data):
+        kind = data[at + size] >> 1 & 63 if hevc else data[at + size] & 31
+        if kind < 32 if hevc else 1 <= kind <= 5:  # a picture's, not what describes it
+            return kind in (19, 20) if hevc else kind == 5
+        at += size + int.from_bytes(data[at : at + size], "big")
+    return True
 
 
 def _in_order(packets: list[Any]) -> VideoPart:
@@ -212,7 +232,7 @@ def cut_points(source: Path, fps: float) -> tuple[frozenset[int], frozenset[int]
         stream = container.streams.video[0]
         packets = [p for p in container.demux(stream) if p.size and p.pts is not None]
         places = [round(p.pts * stream.time_base * fps) for p in packets]
-        keys = [p.is_keyframe for p in packets]
+        keys = [_begins(p) for p in packets]
     starts, ends, newest = set(), set(), -1
     later = list(itertools.accumulate(reversed(places), min))[::-1]  # the first shown from here on
     for place, is_key, first in zip(places, keys, later, strict=True):
@@ -300,6 +320,23 @@ class VideoRange:
                 yield frame.to_ndarray(format="rgb24")
 
 
+def depth_in(shown: VideoRange, details: Mapping[str, Any]) -> Iterator[NDArray[np.float64]]:
+    """Yield the depth that LeRobot packed into the 12 bits of a video, shape (height, width).
+
+    `details` are its feature's: `depth_unit`, and how it was packed, by the logarithm or not.
+    """
+    low_m, high_m, shift_m = (details[f"video.{n}"] for n in ("depth_min", "depth_max", "shift"))
+    ends = np.array([low_m, high_m], dtype=np.float64)
+    ends = np.log(ends + shift_m) if details.get("video.use_log") else ends
+    unit = 1.0 if details.get("depth_unit") == "m" else 1000.0
+    with open_video(shown.path) as container:
+        for frame in shown_frames(shown.path, container, shown.start_s, shown.frames, shown.fps):
+            plane = frame.planes[0]
+            codes = np.frombuffer(plane, dtype="<u2").reshape(plane.height, -1)[:, : plane.width]
+            packed = ends[0] + codes * (ends[1] - ends[0]) / 4095
+            yield unit * (np.exp(packed) - shift_m if details.get("video.use_log") else packed)
+
+
 def pictures_at(images: Images, rows: Sequence[int]) -> Iterator[tuple[int, Image]]:
     """Yield some of a take's pictures by their row, in rising order of rows.
 
@@ -376,6 +413,8 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
             )
         shown = shown_frames(source, container, start_s, frames, fps)
         encoder, options, _ = ENCODERS[codec]
+        if codec == "hevc" and context.pix_fmt.startswith("gray"):  # depth: by its logarithm
+            options = {**options, "x265-params": f"{options['x265-params']}:lossless=1"}
         count = encode(shown, target, fps, (encoder, options, context.pix_fmt))
     if count != frames:
         raise UnusableInputError(

@@ -23,7 +23,7 @@ from gaploop.core.statistics import QUANTILES, Stats, pixel_counts, statistics_o
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import pictures_of
+from gaploop.datasets.lerobot_read import depth_of, pictures_of
 from gaploop.datasets.v3_files import (
     EpisodeReader,
     batches,
@@ -83,7 +83,7 @@ def renew_episode_stats(
 ) -> None:
     """Compute anew what `meta/episodes` states of these episodes, in the columns that it has.
 
-    Of depth maps, nothing is computed. Where features are `added`, these alone are computed.
+    Where features are `added`, these alone are computed.
 
     Raises:
         UnusableInputError: a file can't be read.
@@ -97,10 +97,8 @@ def renew_episode_stats(
     for episode in layout.read_episodes(info, changed):
         found = of_rows(reader.rows_of(episode), info)
         for key in () if added else info.picture_keys:
-            depth = (info.features[key].get("info") or {}).get("is_depth_map")
-            pictures = pictures_of(info, episode, key)
-            if pictures is not None and not depth and f"stats/{key}/mean" in cells:
-                found[key] = of_images(pictures(), episode.length)
+            if f"stats/{key}/mean" in cells and (stats := _of_episode(info, episode, key)):
+                found[key] = stats
         for key, stats in found.items():
             for stat, value in stats.items():
                 name = f"stats/{key}/{stat}"
@@ -148,7 +146,7 @@ def of_key_frames(path: Path) -> Stats:
     return _of_pixels(sample_pictures(path, PICTURES).transpose(0, 2, 3, 1))
 
 
-def of_depth(pictures: Iterator[Image], frames: int) -> Stats:
+def of_depth(pictures: Iterator[NDArray[Any]], frames: int) -> Stats:
     """Return statistics of one episode's `frames` depth pictures, in their own units."""
     every = max(1, frames // PICTURES)
     kept = np.stack([p.squeeze() for i, p in enumerate(pictures) if i % every == 0])
@@ -239,9 +237,7 @@ def _with_pictures(info: DatasetInfo) -> pa.Table:
     rows = [episodes[int(i)] for i in table["episode_index"].to_pylist()]
     filled: dict[str, list[Any]] = {}
     for key in lacking:
-        details = info.features[key].get("info") or {}
-        if not details.get("is_depth_map"):
-            filled |= _of_episodes(info, rows, key)
+        filled |= _of_episodes(info, rows, key)
     if filled:
         table = with_columns(
             table.drop_columns([n for n in filled if n in table.schema.names]), filled
@@ -251,14 +247,22 @@ def _with_pictures(info: DatasetInfo) -> pa.Table:
     return table
 
 
+def _of_episode(info: DatasetInfo, episode: EpisodeRow, key: str) -> Stats | None:
+    """Return statistics of an episode's pictures or depth; None where they lack."""
+    if (depth := depth_of(info, episode, key)) is not None:
+        return of_depth(depth, episode.length)
+    pictures = pictures_of(info, episode, key)
+    return of_images(pictures(), episode.length) if pictures is not None else None
+
+
 def _of_episodes(info: DatasetInfo, rows: Sequence[EpisodeRow], key: str) -> dict[str, list[Any]]:
     """Return a camera's columns of statistics, a value for each episode; {} if pictures lack."""
     stats = []
     try:
         for episode in rows:
-            if (pictures := pictures_of(info, episode, key)) is None:
+            if (found := _of_episode(info, episode, key)) is None:
                 return {}
-            stats.append(of_images(pictures(), episode.length))
+            stats.append(found)
     except DAMAGE:
         return {}  # `check` says what is the matter with them
     return {f"stats/{key}/{n}": [own[n].tolist() for own in stats] for n in stats[0]}

@@ -208,7 +208,7 @@ def compare(
         and not (other_driver and figure_of(name).by_policy)
     ]
     # Dealt the other way round, two groups of one size are as far apart.
-    least_p = (2.0 if fails == wells else 1.0) / math.comb(n, fails)
+    least_p = (2 if fails == wells else 1) / math.comb(n, fails)  # whole: it passes any float
     if not names or least_p > CHANCE:
         return Comparison(fails, wells, len(names), least_p=least_p)
     p, in_a_row = _chance(names, columns, bad, in_order)

@@ -185,9 +185,14 @@ def shaking(motion: ArmMotion) -> Event | None:
 
     width = round(0.05 * motion.rate_hz)
     read = _smooth(motion.position_rad[:, motion.arm_joints], width)
-    bends = np.abs(np.diff(read, 2, axis=0))
-    noise = np.median(bends, axis=0) if len(bends) else np.zeros(read.shape[1])
-    found = list[tuple[float, float, float]]()
+    bends = np.diff(read, 2, axis=0)
+    noise = np.median(np.abs(bends), axis=0) if len(bends) else np.zeros(read.shape[1])
+    if len(bends) > 2:
+        # A swing that lasts bends readings, too, but each as the two before it foretell.
+        now, beside = bends[1:-1], bends[2:] + bends[:-2]
+        follows = (now * beside).sum(axis=0) / np.maximum((now * now).sum(axis=0), 1e-12)
+        noise = np.minimum(noise, 1.5 * np.median(np.abs(beside - follows * now), axis=0))
+    found = list[tuple[float, float, float, float]]()
     for column, q in enumerate(read.T):
         # That readings go from one step of an encoder to the next and back is no swing.
         step = step_of(motion.position_rad[:, motion.arm_joints[column]])
@@ -198,11 +203,15 @@ def shaking(motion: ArmMotion) -> Event | None:
             if np.diff(t_s[k : k + TURNS]).max() <= TURN_S:
                 swing = float(np.median(np.abs(np.diff(q[turns[k : k + TURNS]]))))
                 if swing >= least:
-                    found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1]), swing))
+                    part = q[turns[k] : turns[k + TURNS - 1] + 1]  # its smaller turns count, too
+                    inner = sum(
+                        len(find_peaks(s, prominence=0.3 * swing)[0]) for s in (part, -part)
+                    )
+                    rate_hz = 0.5 * (inner + 1) / max(float(t_s[k + TURNS - 1] - t_s[k]), 1e-3)
+                    found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1]), swing, rate_hz))
     if not found:
         return None
-    start_s, end_s, swing = min(found)
-    rate_hz = 0.5 * (TURNS - 2) / max(end_s - start_s, 1e-3)
+    start_s, end_s, swing, rate_hz = min(found)
     for other in sorted(found):
         end_s = max(end_s, other[1]) if other[0] <= end_s else end_s
     message = (

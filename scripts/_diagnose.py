@@ -10,6 +10,7 @@ from typing import Any
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.paths import snapshot_of
 from gaploop.core.plan import Plan
 from gaploop.core.run_record import file_input, takes_input, write_run
 from gaploop.core.station import StationScene, load_station
@@ -395,6 +396,8 @@ def _factors(config: DiagnoseConfig) -> int:
 
 def _folder(config: DiagnoseConfig) -> Path:
     source = config.dataset.folder()
+    if config.output_dir is None and (name := snapshot_of(source)):
+        return Path(f"{name}_diagnosis")  # the Hub's cache takes what is beside it for a version
     return config.output_dir or source.parent / f"{source.resolve().name}_diagnosis"
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.journal_format import is_journal
+from gaploop.core.paths import refuse_link
 from gaploop.core.station import StationScene, load_station
+from gaploop.datasets import staging
 from gaploop.datasets.labels import LabelStore, open_labelled
 from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis import load_diagnosis
@@ -80,12 +82,15 @@ def _locked(store: LabelStore, root: Path) -> str:
     """Return why labels can't be saved in the end, which is said before anybody makes some."""
     if store.file.exists() and not os.access(store.file, os.W_OK):
         return f"Labels can't be saved here. {store.file} can't be written. Change its permissions."
-    for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
-        try:
-            copy = f"DIR, a copy: cp -r {shlex.quote(str(root))} COPY"
-            writable_folder(place, "The folder for labels", copy)
-        except UnusableInputError as refusal:
-            return f"Labels can't be saved here. {refusal}"
+    copy = f"DIR, a copy: cp -rL {shlex.quote(str(root))} COPY"
+    try:
+        if not store.journal:
+            staging.require_writable(store.root, copy)
+        refuse_link(store.file)
+        place = store.root if store.journal else store.root / "meta"
+        writable_folder(place, "The folder for labels", copy)
+    except UnusableInputError as refusal:
+        return f"Labels can't be saved here. {refusal}"
     return ""
 
 

@@ -221,7 +221,8 @@ def _write(
         with progress("Writing labels"):
             shown = (store.add_columns() if adds else store).say(new)
     uids = list(dict.fromkeys(e.uid for e in new))
-    after = labels.standing([*store.events, *new])
+    store.refresh()  # others may have labelled meanwhile
+    after = labels.standing(store.events)
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
     known = {e.info.uid: e for e in store.episodes}
     episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)

@@ -182,8 +182,11 @@ def _check_quantiles(
 
 
 def _depth_in_rows(info: DatasetInfo) -> set[str]:
-    """Return features that LeRobot itself counts as if they were of 8 bits."""
-    return set(info.picture_keys) - {*info.camera_keys, *info.video_keys}
+    """Return depth that doesn't say so: LeRobot counts it as if it were of 8 bits."""
+    told = {
+        k for k in info.picture_keys if (info.features[k].get("info") or {}).get("is_depth_map")
+    }
+    return set(info.picture_keys) - {*info.camera_keys, *info.video_keys, *told}
 
 
 def _problems(entry: Mapping[str, Any]) -> list[str]:

@@ -247,6 +247,13 @@ def _changed(piece: DatasetPiece) -> dict[str, Any]:
 HARMONISE: Final = "Make them alike first: gaploop edit harmonise {b} --to={a} --output_dir=OUT"
 
 
+PACKING: Final = (
+    "depth_unit",
+    *(f"video.{n}" for n in ("depth_min", "depth_max", "shift", "use_log")),
+)
+"""What LeRobot reads depth by."""
+
+
 def plan_merge(pieces: Sequence[DatasetPiece]) -> EditPlan:
     """Plan the dataset that holds all takes of several, in order.
 
@@ -269,6 +276,14 @@ def plan_merge(pieces: Sequence[DatasetPiece]) -> EditPlan:
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)
         require_same(profile(a.info, a.held), profile(b.info, b.held), fix)
+        for key in set(a.info.picture_keys) - {*a.info.camera_keys}:
+            have, want = (p.info.features[key].get("info") or {} for p in (b, a))
+            for name in (n for n in PACKING if have.get(n) != want.get(n)):
+                raise UnusableInputError(
+                    f"{b.info.root}: {key} is depth with {name} {have.get(name)}, not "
+                    f"{want.get(name)} as in {a.info.root}: together it couldn't be read. Leave it "
+                    f"out of both: gaploop edit harmonise, with drop: [{key}]"
+                )
     seen, chosen, twice = set[str](), list[DatasetPiece](), 0
     for piece in pieces:
         new = [e for e in piece.episodes if e.info.uid not in seen]

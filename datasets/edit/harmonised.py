@@ -61,7 +61,7 @@ def harmonise(
         if name in columns.AUTOMATIC or conversion.name_of(name) is None:
             continue
         kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
-        depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
+        depth = kind in PICTURES and name not in conversion.info.camera_keys
         fits = kind == "video" if kind in PICTURES else kind.startswith(NUMERIC) and len(shape) == 1
         if not fits or depth:
             what = "depth pictures" if depth else f"{kind} of shape {tuple(shape)}"

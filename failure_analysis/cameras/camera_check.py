@@ -290,6 +290,7 @@ SPOILS: Final[Sequence[tuple[str, int, str, str]]] = (
     ("local_light", 0, "vignette haze noise", "it is lit from another side"),
     ("vignette", 0, "exposure haze noise", "corners and middle have changed apart"),
     ("haze", 1, "white_balance moved crop", "haze takes colour and edges away"),
+    ("sharpness", -1, "haze", "a blur mixes what is dark with what is around"),
 )
 """A question, the direction of a yes to it (0: any), what it leaves no evidence of, why."""
 LIT_BY: Final = {"vignette": "a vignette", "local_light": "light from a side", "haze": "haze"}

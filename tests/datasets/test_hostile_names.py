@@ -18,9 +18,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, take_folders
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.labels import open_labelled
 from gaploop.datasets.layout import is_template, read_info
 from gaploop.datasets.lerobot_publish import publish_takes
 from gaploop.datasets.lerobot_read import read_takes
+from gaploop.scripts._review import _locked
 from gaploop.scripts.cli import main
 
 type WriteTake = Callable[..., str]
@@ -230,14 +232,18 @@ def test_a_link_that_stays_inside_outlives_a_change(
     assert [sum(1 for _ in take.cameras["overhead"]()) for take in takes] == [4, 4, 4]
 
 
-def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs(
-    home: Path, dataset: Path, refused: Refused
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs_and_never_written(
+    home: Path, dataset: Path, refused: Refused, labelled: bool
 ) -> None:
     """Hugging Face's cache is made of links: they lead out of the snapshot, into its blobs.
 
-    Labels went through such a link into the blob, which then wasn't what its name says."""
+    Labels went through such a link into the blob, which then wasn't what its name says. The review
+    page took labels that couldn't be saved, and named a command that put them into the blob. Where
+    nobody had labelled yet, labels were saved where the next download doesn't look.
+    """
     label = ("--episodes=0", "--outcome=failure", "--author=ana")
-    assert main(["label", str(dataset), *label]) == 0
+    assert not labelled or main(["label", str(dataset), *label]) == 0
     repository = home / "datasets--me--set"
     snapshot = repository / "snapshots" / "abc"
     shutil.copytree(dataset, snapshot)
@@ -256,8 +262,15 @@ def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs(
         assert main([*words[:place], str(snapshot), *words[place:], f"--output_dir={new}"]) == 0
         assert not any(path.is_symlink() for path in new.rglob("*"))
         assert not [f for f in check(new) if f.severity == ERROR]
-    told = refused("label", snapshot, "--episodes=0", "--outcome=success")
-    assert "labels.jsonl is a link" in told
+    for writing in (
+        ("label", snapshot, "--episodes=0", "--outcome=success"),
+        ("check", snapshot, "--fix"),
+        ("edit", "delete", snapshot, "--episodes=0", "--yes"),
+    ):
+        assert f"cp -rL {snapshot} set" in refused(*writing)
+    assert f"cp -rL {snapshot} set" in _locked(open_labelled(snapshot), snapshot)
+    assert all(path.is_symlink() or path.is_dir() for path in snapshot.rglob("*"))
+    assert [path.name for path in snapshot.parent.iterdir()] == ["abc"]
     assert files(repository / "blobs") == before
 
 

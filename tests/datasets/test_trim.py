@@ -333,3 +333,65 @@ def test_rewritten_quantiles_have_a_lineage(plain: Path) -> None:
     run = read_run(plain)
     assert (run["command"], run["result"]["actions"]) == ("check --fix", ["rebuilt_stats"])
     assert run["inputs"][0]["run"] == first
+
+
+@pytest.mark.parametrize("dtype", ["image", "video"])
+def test_depth_stays_to_the_bit_and_its_statistics_are_those_of_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    """Those of depth stayed as they were before episodes were trimmed, and `check` looked at none.
+
+    A video of depth that had to be encoded again lost detail: LeRobot's are lossless. `harmonise`
+    wrote it as a video of colours, and a merge forgot how it is packed where two differ in it.
+    """
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    key, size = "observation.images.depth", (64, 96, 1)
+    numbers = {"dtype": "float32", "shape": (2,), "names": ["a", "b"]}
+    features: dict[str, Any] = {"action": numbers, "observation.state": numbers}
+    features[key] = {"dtype": dtype, "shape": size, "names": ["height", "width", "channels"]}
+    features[key]["info"] = {"is_depth_map": True}
+    made = LeRobotDataset.create("x/y", FPS, features, root=tmp_path / "set", use_videos=True)
+    slope = np.linspace(0, 300, 96).astype(np.uint16)[None, :, None]
+    far = [2000] * 25 + [700 + 2 * k for k in range(15)]  # what is seen while the arm stands first
+    for episode in range(2):
+        for k, level in enumerate(far):
+            row = np.full(2, episode + 3.0 * max(0, k - 28), np.float32)
+            depth = np.broadcast_to(slope + level, size).astype(np.uint16)
+            made.add_frame({"action": row, "observation.state": row, key: depth, "task": "Lift it"})
+        made.save_episode()
+    made.finalize()
+    trimmed = tmp_path / "trimmed"
+    command = ["edit", "trim", str(made.root), f"--output_dir={trimmed}", "--reencode=true"]
+    assert main(command) == 0
+    left = LeRobotDataset("x/y", root=trimmed)
+    kept = np.stack([np.asarray(left[k][key]) for k in range(len(left))])
+    begin = len(far) - len(left) // 2
+    before = LeRobotDataset("x/y", root=made.root)
+    assert begin > 20
+    assert np.array_equal(kept[0], before[begin][key])
+    path = trimmed / layout.STATS
+    stats = json.loads(path.read_text())
+    for name in ("min", "max", "mean", "q10", "q50", "q90"):
+        found = np.quantile(kept, int(name[1:]) / 100) if name[1:].isdigit() else None
+        truth = getattr(kept, name)() if found is None else found
+        assert np.ravel(stats[key][name]) == pytest.approx(truth, rel=0.02)
+    assert not errors(trimmed)
+    for spoilt in ({**stats[key], "mean": [[[0.5]]]}, {}):
+        path.write_text(json.dumps({**stats, key: spoilt}))
+        assert errors(trimmed)
+        assert main(["check", str(trimmed), "--fix"]) == 0
+        assert json.loads(path.read_text())[key] == stats[key]
+        path.write_text(json.dumps(stats))
+    (tmp_path / "spec.yaml").write_text("fps: 10\n")
+    other = Path(shutil.copytree(trimmed, tmp_path / "other"))
+    change = json.loads((other / layout.INFO).read_text())
+    change["features"][key]["info"] |= {"depth_unit": "m", "video.depth_max": 4.0}
+    (other / layout.INFO).write_text(json.dumps(change))
+    capsys.readouterr()
+    for command in (
+        ["edit", "harmonise", str(trimmed), f"--spec={tmp_path / 'spec.yaml'}"],
+        ["edit", "merge", str(trimmed), str(other)],
+    ):
+        assert main([*command, f"--output_dir={tmp_path / 'none'}"]) == 2
+        assert f"drop: [{key}]" in capsys.readouterr().err

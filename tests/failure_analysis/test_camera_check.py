@@ -456,6 +456,26 @@ def test_haze_is_less_contrast_in_the_shadows(check: CameraCheck) -> None:
     assert any("top has less contrast in the shadows" in line for line in lines)
 
 
+def test_a_blur_is_no_haze() -> None:
+    """Of a place with small dark things a camera out of focus "had less contrast in the shadows".
+
+    What is dark by itself stays as dark in a haze only.
+    """
+
+    def dotted(picture: Image, sigma_px: float) -> Image:
+        shown = picture.copy()
+        for x, y in ((x, y) for x in range(60, 190, 14) for y in range(78, 140, 14)):
+            shown[y : y + 5, x : x + 5] = 12
+        return np.asarray(cv2.GaussianBlur(shown, (0, 0), sigma_px)) if sigma_px else shown
+
+    cameras = [looked(k, lambda p: dotted(p, 0.0), wrist=False) for k in range(8)]
+    told = CameraCheck(cameras).judge(looked(30, lambda p: dotted(p, 5.0), wrist=False))
+    answers = {a.question: a for a in told}
+    assert answers["sharpness"].answer is YesNo.YES
+    assert answers["haze"].answer is YesNo.UNKNOWN
+    assert answers["haze"].value > answers["haze"].reach
+
+
 def test_a_cover_that_would_not_show_is_not_denied() -> None:
     """Of two real wrist cameras 6 of 6 covers of 3 % were answered by no."""
 

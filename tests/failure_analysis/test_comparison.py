@@ -57,6 +57,13 @@ def test_outcomes_at_random_name_nothing_in_19_of_20_sets(n: int) -> None:
     assert named <= 7  # 5 % of 40 is 2; more than 7 is seen once in 900 such runs
 
 
+def test_a_thousand_episodes_are_as_well_as_ten() -> None:
+    """The ways to deal 1,200 outcomes are more than a float can hold: `diagnose` ended so."""
+    failed = [k % 2 == 1 for k in range(1200)]
+    values = [0.01 * (k % 7) + 0.2 * bad for k, bad in enumerate(failed)]
+    assert compare(rows(values), failed).separations
+
+
 def test_a_drift_over_the_session_is_no_cause() -> None:
     """Twelve takes called failures, then the other twelve: both named an obstruction in all 12."""
     drift = np.linspace(0.05, 0.15, 24) + np.random.default_rng(0).normal(0.0, 0.004, 24)

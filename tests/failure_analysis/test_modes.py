@@ -15,7 +15,7 @@ from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase, TakeKind
-from gaploop.failure_analysis.modes import ModeCall, contacts, failure_mode
+from gaploop.failure_analysis.modes import Event, ModeCall, arms, contacts, failure_mode, shaking
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -70,6 +70,11 @@ def take(
     return Take(info, Outcome.FAILURE, frames, record)
 
 
+def seen_swing(of: Take) -> Event | None:
+    (arm,) = arms(TakeView(of, images=False))
+    return shaking(arm)
+
+
 def call(of: Take) -> ModeCall:
     view = TakeView(of, images=False)
     return failure_mode(view, TakeSignals({}, {}))
@@ -108,13 +113,30 @@ class TestOneArm:
         found = call(take(t_s, sent, read, telemetry=telemetry))
         assert (found.mode, found.phase) == (FailureMode.FROZEN, Phase.APPROACH)
 
-    def test_an_arm_that_swings_oscillates_commanded_or_not(self, telemetry: bool) -> None:
+    @pytest.mark.parametrize("rate_hz", [3.0, 7.0, 10.0])
+    @pytest.mark.parametrize("begin_s", [0.0, 0.5])
+    def test_an_arm_that_swings_oscillates_commanded_or_not(
+        self, telemetry: bool, rate_hz: float, begin_s: float
+    ) -> None:
+        """A swing of most of the attempt was taken for noise, the more so the faster it was."""
         t_s, sent, read = attempt()
-        swing = np.where(t_s > 0.5, 0.06 * np.sin(2 * np.pi * 3.0 * t_s), 0.0)
-        read[:, 1] += swing
+        noise = np.random.default_rng(0).normal(scale=0.002, size=len(t_s))
+        swing = np.where(t_s > begin_s, 0.08 * np.sin(2 * np.pi * rate_hz * t_s + 0.3), 0.0)
+        read[:, 1] += swing + noise
         assert call(take(t_s, sent, read, telemetry=telemetry)).mode == FailureMode.OSCILLATION
         sent[:, 1] += swing
         assert call(take(t_s, sent, read, telemetry=telemetry)).mode == FailureMode.OSCILLATION
+        found = seen_swing(take(t_s, sent, read, telemetry=telemetry))
+        assert found is not None
+        said_hz = float(found.evidence.message.split(", ")[1].split()[0])
+        assert said_hz == pytest.approx(rate_hz, rel=0.15)
+
+    @pytest.mark.parametrize("width", [1, 2])
+    def test_readings_that_are_noisy_are_no_swing(self, telemetry: bool, width: int) -> None:
+        t_s, sent, read = attempt()
+        draw = np.random.default_rng(width).normal(scale=0.04 * width, size=len(t_s) + width - 1)
+        read[:, 1] += np.convolve(draw, np.ones(width) / width, "valid")
+        assert seen_swing(take(t_s, sent, read, telemetry=telemetry)) is None
 
     def test_readings_that_flip_between_two_encoder_steps_are_no_swing(
         self, telemetry: bool
