@@ -91,7 +91,8 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
                     "Install its package, and write package:ID where importing the package "
                     "registers it."
                     if absent
-                    else "Where an argument is wrong or missing, mend it in --env.kwargs."
+                    else "Where an argument is wrong or missing, mend it in --env.kwargs, or in a "
+                    "suite in the kwargs of its env."
                 )
             ) from error
 
