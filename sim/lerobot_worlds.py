@@ -84,9 +84,16 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
                 return gym.make(self.gym, disable_env_checker=True, **options)
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            absent = isinstance(error, (ImportError, gym.error.Error))
             raise UnusableInputError(
-                f"--env.gym={self.gym} can't be made ({reason}). Install its package, and write "
-                "package:ID where importing the package registers it."
+                f"--env.gym={self.gym} can't be made ({reason}). "
+                + (
+                    "Install its package, and write package:ID where importing the package "
+                    "registers it."
+                    if absent
+                    else "Where an argument is wrong or missing, mend it in --env.kwargs, or in a "
+                    "suite in the kwargs of its env."
+                )
             ) from error
 
 

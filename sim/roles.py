@@ -158,7 +158,7 @@ def find_roles(
         doubts["cameras"] = (
             f"{names and 'one or more of '}{names or 'the model has none'}"
             if cameras is None or not names
-            else f"it draws by none of {names}: give --env.kwargs='{{camera_name: …}}' with one"
+            else f"it draws by none of {names}: where it can be given one, do so in --env.kwargs"
         )
         known = ()
     measured = said.get("measured", ())

@@ -155,6 +155,24 @@ def test_an_environment_that_does_not_exist_is_told_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("gym_id", "kwargs", "advice"),
+    [
+        ("Missing-v0", {}, "Install its package"),
+        ("no_such_package:Any-v0", {"camera_name": "front"}, "Install its package"),
+        ("CartPole-v1", {"camera_name": "front"}, "mend it in --env.kwargs"),
+        ("CartPole-v1", {"render_mode": 3, "sutton_barto_reward": 1, "no": 1}, "in --env.kwargs"),
+    ],
+)
+def test_what_keeps_an_environment_from_being_made_decides_the_advice(
+    gym_id: str, kwargs: dict[str, Any], advice: str
+) -> None:
+    """Fetch takes no camera_name: who gave it one was told to install what was installed."""
+    with pytest.raises(UnusableInputError, match=advice) as caught:
+        GymEnvConfig(gym=gym_id, kwargs=kwargs).make()
+    assert "\n" not in str(caught.value)
+
+
 class Stays:
     """A script as somebody wrote it for the environment."""
 
