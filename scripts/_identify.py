@@ -43,6 +43,7 @@ from gaploop.sim.identification.contact import DRAWS, FULL, PROBE
 from gaploop.sim.identification.drive_fit import MOST_STEPS
 from gaploop.sim.identification.drives import fit_station
 from gaploop.sim.identification.open_loop import ServoArm, arm_of_takes, is_of_the_cell
+from gaploop.sim.identification.things import THINGS
 from gaploop.sim.recolour import recoloured_take
 from gaploop.sim.scene_file import load_scene
 from gaploop.teleop.stopping import stoppable
@@ -324,7 +325,19 @@ def identify(config: IdentifyConfig) -> Twin:
             "shows": [*(f.line() for f in shows), *([says] if says else [])],
             "others": max(others, *(len(f.episodes) for f in shows if f.kind == "pushed"), 0),
         }  # fmt: skip
-        twin = replace(twin, fit={**twin.fit, **seen})
+        rows = twin.parameters
+        if seen["others"]:  # a hand that comes and goes isn't clutter
+            why, still = (
+                "something moved in the pictures while the arm stood",
+                (-math.inf, math.inf),
+            )
+            rows = tuple(
+                replace(p, estimate=p.nominal, interval=still, excited=False, source=why)
+                if p.mechanism in THINGS
+                else p
+                for p in rows
+            )
+        twin = replace(twin, parameters=rows, fit={**twin.fit, **seen})
     drawn = curves_png(drives.curves, list(drives.fit["error_by_joint"]))
     write_atomically(folder / "held_out.png", drawn)
     _written(config, folder, inputs, twin, drives.fit)

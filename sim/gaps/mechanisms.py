@@ -352,7 +352,7 @@ class _Similar(Mechanism):
         hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
         hue = (hue + p["hue_deg"] / 360.0) % 1.0
         rng = on.model.rng(self.key)
-        for _ in range(int(p["count"])):
+        for _ in range(round(p["count"])):
             half_m = OBJECT_HALF_M * p["size_factor"] * float(rng.uniform(0.95, 1.05))
             rgb = colorsys.hsv_to_rgb(hue, saturation * 0.97, value * float(rng.uniform(0.9, 1.0)))
             on.model.add_box((half_m,) * 3, (*rgb, alpha))
@@ -373,7 +373,7 @@ class _Clutter(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         rng = on.model.rng(self.key)
-        for _ in range(int(p["count"])):
+        for _ in range(round(p["count"])):
             height_m = 0.5 * p["height_m"] * float(rng.uniform(0.7, 1.1))
             half_m = float(rng.uniform(0.010, 0.016))
             on.model.add_box((half_m, half_m, height_m))

@@ -9,9 +9,10 @@ with what the ones before it found:
    screwed on elsewhere looks like another camera: it was, where the table shows no other camera.
 2. Light and lens, pixel by pixel: exposure, colour cast and veil, defocus.
 3. From the object's area: its size.
-4. The hand, pixel by pixel where it is seen, since much of it may be as light as the table: whether
+4. What lies about that the simulation hasn't got (`things`).
+5. The hand, pixel by pixel where it is seen, since much of it may be as light as the table: whether
    it is bent.
-5. Whether readings wander (`wander`).
+6. Whether readings wander (`wander`).
 
 Intervals are of 90 %, from how the views scatter (a sandwich with a view as a cluster), and never
 narrower than `FINEST`, what the method can tell. Where the pictures don't resemble the simulation,
@@ -49,6 +50,7 @@ from gaploop.sim.identification.stills import (
     recorded,
     stills_of,
 )
+from gaploop.sim.identification.things import CLUTTER, SIMILAR, THINGS, count_things
 from gaploop.sim.identification.wander import DRIFT, Wander, wander_of
 from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
@@ -70,6 +72,7 @@ FINEST: Final[Mapping[str, float]] = {
     f"{BASE}.droll_rad": 0.006, f"{BASE}.dpitch_rad": 0.006, f"{BASE}.dyaw_rad": 0.006,
     f"{HAND}.aside_rad": 0.01, f"{HAND}.forward_rad": 0.015,
     f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
+    f"{SIMILAR}.count": 0.9, f"{CLUTTER}.count": 0.9,
     f"{FLICKER}.depth": 0.02, f"{FLICKER}.bands": 0.03, f"{FLICKER}.drift_hz": 0.02,
     f"{FLICKER}.lag_rad": 0.08,
 }  # fmt: skip
@@ -342,14 +345,18 @@ def _still_scene(
             light, off_levels = _light(studio, views, geometry, arm)
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
-        size = {} if dark else _size(studio, views, geometry, light, arm)
+        things = {} if dark else _things(studio, views, geometry, light)
+        several = things.get(SIMILAR, 0.0) > 0.0
+        size = {} if dark or several else _size(studio, views, geometry, light, arm)
         hand = {} if dark or arm.mounted else _hand(studio, views[:VIEWS], geometry, light, arm)
         wander = _wander(studio, every, geometry, arm, jitter_rad)
-    untold = dict.fromkeys(("visual_domain", SIZE, HAND), why_dark) if dark else {}
+    untold = dict.fromkeys(("visual_domain", SIZE, HAND, *THINGS), why_dark) if dark else {}
+    untold |= {SIZE: "several things look like the object"} if several else {}
     if wander and wander.drift_rad:
-        geometry = hand = {}
-        untold |= dict.fromkeys((POSE, BASE, ZEROS, HAND), WANDERS)
-    found = geometry | ({} if dark else light) | size | hand
+        geometry, hand, things = {}, {}, {}
+        untold |= dict.fromkeys((POSE, BASE, ZEROS, HAND, *THINGS), WANDERS)
+    counts = {f"{name}.count": _Estimate(count, 0.0) for name, count in things.items()}
+    found = geometry | ({} if dark else light) | size | hand | counts
     return [*_rows(found, source, untold), *_wander_rows(wander, arm)]
 
 
@@ -751,6 +758,22 @@ def _hand(
             return {}
     rows = zip(bends, end.x * _BEND_UNIT_RAD, end.half * _BEND_UNIT_RAD, strict=False)
     return {name: _Estimate(_within(name, value), half) for name, value, half in rows}
+
+
+# -- what else lies about --------------------------------------------------------------------------
+
+
+def _things(
+    studio: CellRenderer, views: Views, geometry: _Found, light: _Found
+) -> dict[str, float]:
+    """Return how many things lie about that the simulation hasn't got."""
+    where, lit = (_parameters(_differing(found)) for found in (geometry, light))
+    return count_things(
+        views,
+        lambda still: studio.develop(studio.draw(still.q_rad, where), lit),
+        lambda picture: _silhouette(picture, 1.5),
+        ColourCorrection(lit),
+    )
 
 
 # -- 4. the object's size --------------------------------------------------------------------------

@@ -82,6 +82,8 @@ CAST = {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}
         {},
         {"spatial_geometry.camera_pose": CAMERA},
         {"spatial_geometry.base_pose": BASE},
+        {"environmental_complexity.similar": {"count": 3.0}},
+        {"environmental_complexity.clutter": {"count": 5.0}},
         pytest.param(
             {"visual_domain.colour_cast": CAST},
             marks=pytest.mark.slow,
@@ -93,7 +95,8 @@ def test_what_was_put_in_is_found_within_its_interval(put_in: Mapping[str, Value
     assert list(found) == list(FINEST)
     places = [found[f"spatial_geometry.{name}.dx_m"] for name in ("camera_pose", "base_pose")]
     assert any(place.excited for place in places)
-    assert found["object_property.size.size_factor"].excited
+    size = found["object_property.size.size_factor"]
+    assert size.excited is ("environmental_complexity.similar" not in put_in)
     assert named(found) == set(put_in)
     for mechanism, values in put_in.items():
         for name, truth in values.items():
