@@ -161,11 +161,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Type the page at station after station; what the folder holds counts."""
     path = folder / "stations.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    asked, done = (
-        range(len(ORDER))[config.first :][: config.n or None],
-        {r["station"] for r in rows},
-    )
-    todo = [k for k in asked if k not in done]
+    asked = range(len(ORDER))[config.first :][: config.n or None]
+    todo = [k for k in asked if k not in {row["station"] for row in rows}]
     seed, remedies = FIRST + config.seed, REMEDIES in config.tasks
     with options.progress("Stations", total=len(asked)) as advance:
         advance(len(asked) - len(todo))

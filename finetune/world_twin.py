@@ -41,6 +41,7 @@ from gaploop.sim.identification.noise import (
     last,
     same_until,
 )
+from gaploop.sim.identification.things import CLUTTER, THINGS
 from gaploop.sim.lerobot_worlds import (
     GymAttempts,
     GymEnvConfig,
@@ -49,6 +50,7 @@ from gaploop.sim.lerobot_worlds import (
     pictures_in,
     state_in,
 )
+from gaploop.sim.recalibration import ZEROS
 from gaploop.sim.roles import Survey, find_model, inside, set_alike, takes_targets
 from gaploop.sim.world import GymWorld, WorldSpec
 
@@ -97,12 +99,8 @@ SOONER: Final = 5
 """Rows by which a gap leaves an episode sooner than the simulation as it is, and isn't tried on:
 what it changes, the episode hasn't."""
 STALE: Final = "sensor_noise.stale_reads"
-ZEROS: Final = "spatial_geometry.zero_offset"
 SCATTER: Final = 0.1
 """Share of itself by which a joint's zero may be off in one episode otherwise than in another."""
-CLUTTER: Final = "environmental_complexity.clutter"
-THINGS: Final[tuple[str, ...]] = (CLUTTER, "environmental_complexity.similar")
-"""What stands about in any number."""
 ANEW_S: Final = 0.2
 """So long after an episode left the simulation nothing in that touches anything anew, where what
 the episode touched isn't in it; an object of another size is touched a little sooner or later."""

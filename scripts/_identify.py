@@ -327,12 +327,9 @@ def identify(config: IdentifyConfig) -> Twin:
         }  # fmt: skip
         rows = twin.parameters
         if seen["others"]:  # a hand that comes and goes isn't clutter
-            why, still = (
-                "something moved in the pictures while the arm stood",
-                (-math.inf, math.inf),
-            )
+            why, ends = "something moved in pictures while the arm stood", (-math.inf, math.inf)
             rows = tuple(
-                replace(p, estimate=p.nominal, interval=still, excited=False, source=why)
+                replace(p, estimate=p.nominal, interval=ends, excited=False, source=why)
                 if p.mechanism in THINGS
                 else p
                 for p in rows

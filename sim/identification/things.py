@@ -20,7 +20,7 @@ from gaploop.sim.identification.stills import Still
 
 SIMILAR: Final = "environmental_complexity.similar"
 CLUTTER: Final = "environmental_complexity.clutter"
-THINGS: Final = (SIMILAR, CLUTTER)
+THINGS: Final[tuple[str, ...]] = (SIMILAR, CLUTTER)
 NEW_LEVELS: Final = 40.0
 """A pixel that differs by more from the bare table shows something else."""
 LEAST_SHARE: Final = 0.0007
